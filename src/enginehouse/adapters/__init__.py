@@ -1,0 +1,1 @@
+"""Driven edges, one outside thing each. Siblings never import each other."""

@@ -1,0 +1,1 @@
+"""One file per engine protocol: probe, encode, decode, abort, error table."""

@@ -1,0 +1,1 @@
+"""Decisions: synchronous and deterministic. Time, randomness and ids are arguments."""

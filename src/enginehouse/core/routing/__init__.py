@@ -1,0 +1,1 @@
+"""Which engine takes a request: filter, score, pick over an immutable snapshot."""

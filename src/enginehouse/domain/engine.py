@@ -1,0 +1,154 @@
+"""What an engine is: where it listens, what it says of itself, what the frontend calls it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+class Role(StrEnum):
+    """What work an engine takes."""
+
+    AGGREGATED = "aggregated"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class ProtocolName(StrEnum):
+    """The gRPC contracts that the frontend speaks."""
+
+    SGLANG = "sglang"
+    """`sglang.runtime.v1.SglangService` (SGLang's own gRPC server, `--grpc-port`)."""
+    VLLM = "vllm"
+    """`vllm.grpc.engine.VllmEngine` (`vllm serve --grpc`)."""
+    VLLM_NATIVE = "vllm-native"
+    """`vllm.Inference` and `vllm.Control` (vLLM's Rust frontend, `--grpc-port`)."""
+
+
+class InvalidTarget(ValueError):
+    """An engine address that cannot be used; the text says why and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an engine listens, and what the operator said of it.
+
+    `host` carries no brackets, also for IPv6; `url` adds them.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+    role: Role | None = None
+    """Operator's hint; None: let the engine say."""
+    protocol: ProtocolName | None = None
+    """Forced protocol; None: find out by probing."""
+
+    def __post_init__(self) -> None:
+        if not self.host or re.search(r"[\s/@?#\[\]]", self.host):
+            raise InvalidTarget(f"host {self.host!r} is not a host name or address")
+        if not 1 <= self.port <= 65535:
+            raise InvalidTarget(f"port {self.port} is outside 1 to 65535")
+
+    @property
+    def authority(self) -> str:
+        """`host:port`, an IPv6 host in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """`grpc://host:port`, or `grpcs://` for TLS: the normal form, without hints."""
+        return f"{'grpcs' if self.tls else 'grpc'}://{self.authority}"
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read `grpc://HOST:PORT[?role=…&protocol=…]` (`grpcs://` for TLS).
+
+        Raises InvalidTarget with a text that says what is wrong and what would be right.
+        """
+        right = "expected grpc://HOST:PORT[?role=prefill&protocol=vllm]"
+        parts = urlsplit(text)
+        if parts.scheme not in ("grpc", "grpcs"):
+            raise InvalidTarget(f"{text!r}: scheme {parts.scheme!r} is not grpc or grpcs; {right}")
+        if parts.path not in ("", "/") or parts.fragment or parts.username is not None:
+            raise InvalidTarget(f"{text!r}: only a host, a port and options may be given; {right}")
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise InvalidTarget(f"{text!r}: port is not a number from 1 to 65535; {right}") from error
+        if not parts.hostname or port is None:
+            raise InvalidTarget(f"{text!r}: host and port are both needed; {right}")
+        role: Role | None = None
+        protocol: ProtocolName | None = None
+        for key, value in parse_qsl(parts.query, keep_blank_values=True):
+            if key == "role":
+                role = _choice(Role, "role", value, text)
+            elif key == "protocol":
+                protocol = _choice(ProtocolName, "protocol", value, text)
+            else:
+                raise InvalidTarget(f"{text!r}: unknown option {key!r}; known are role and protocol")
+        return cls(parts.hostname, port, parts.scheme == "grpcs", role, protocol)
+
+
+def _choice(kind: type[_E], name: str, value: str, text: str) -> _E:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        raise InvalidTarget(f"{text!r}: {name} {value!r} is not one of {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class KvEventSource:
+    """Where one rank of an engine publishes its KV-cache events (ZMQ)."""
+
+    rank: int
+    endpoint: str
+    topic: str = ""
+    replay_endpoint: str | None = None
+    block_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine said of itself when it was probed; None where it does not say."""
+
+    protocol: ProtocolName
+    model: str
+    """Served model name."""
+    aliases: tuple[str, ...] = ()
+    model_path: str | None = None
+    tokenizer_path: str | None = None
+    tokenizer_digest: str | None = None
+    """sha256 (hex) of the tokenizer that the engine hands out; None where it hands out none."""
+    context_length: int | None = None
+    """Tokens of prompt and answer together."""
+    max_prompt_tokens: int | None = None
+    """Longest accepted prompt, where it is less than the context."""
+    vocab_size: int | None = None
+    block_size: int | None = None
+    """Tokens in one block of the KV cache."""
+    kv_capacity_tokens: int | None = None
+    """Tokens that the KV cache of one rank holds."""
+    max_running: int | None = None
+    role: Role | None = None
+    """As the engine reports it; None: it cannot (vLLM)."""
+    ranks: int = 1
+    """Data-parallel ranks that can be addressed."""
+    first_rank: int = 0
+    instance_id: str | None = None
+    """Changes with each engine process; None where the protocol has nothing of the kind."""
+    version: str | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    default_sampling: dict[str, object] = field(default_factory=dict)
+    """The model's own generation defaults, for engines that leave applying them to us."""
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    bootstrap_port: int | None = None
+    kv_event_sources: tuple[KvEventSource, ...] = ()
+    loras: tuple[str, ...] = ()

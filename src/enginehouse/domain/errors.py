@@ -1,0 +1,178 @@
+"""Every failure that a client may see, by whose fault it is. HTTP status, OpenAI type and code are part of the class."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EnginehouseError(Exception):
+    """Base. `param` names the request field at fault; `retry_after` is in seconds."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    default_code: ClassVar[str | None] = None
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code if code is not None else self.default_code
+        self.retry_after = retry_after
+
+
+# The caller's doing.
+
+
+class InvalidRequest(EnginehouseError):
+    """The request cannot be served as written."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt, or prompt and answer together, do not fit the model's context."""
+
+    default_code = "context_length_exceeded"
+
+
+class ModelNotFound(EnginehouseError):
+    """No fleet of ours serves a model of this name."""
+
+    status = 404
+    type = "invalid_request_error"
+    default_code = "model_not_found"
+
+
+class NotFound(EnginehouseError):
+    """No such path."""
+
+    status = 404
+    type = "invalid_request_error"
+    default_code = "not_found"
+
+
+class MethodNotAllowed(EnginehouseError):
+    """The path exists, the method does not."""
+
+    status = 405
+    type = "invalid_request_error"
+    default_code = "method_not_allowed"
+
+
+class RequestTooLarge(EnginehouseError):
+    """The body is above the limit."""
+
+    status = 413
+    type = "invalid_request_error"
+    default_code = "request_too_large"
+
+
+# Capacity.
+
+
+class NoEngine(EnginehouseError):
+    """The model is known, but no engine can take a request now."""
+
+    status = 503
+    type = "server_error"
+    default_code = "no_engine"
+
+
+class Overloaded(EnginehouseError):
+    """The engines (or we) refuse more work for now."""
+
+    status = 429
+    type = "rate_limit_error"
+    default_code = "overloaded"
+
+
+class ShuttingDown(EnginehouseError):
+    """This frontend is leaving."""
+
+    status = 503
+    type = "server_error"
+    default_code = "shutting_down"
+
+
+# The engine's doing.
+
+
+class EngineError(EnginehouseError):
+    """An attempt failed at the engine or on the way.
+
+    retryable: another engine may do better, as long as nothing was sent to the client. suspect: the engine (not just this
+    request) is in doubt and should be checked before it gets more.
+    """
+
+    status = 500
+    default_code = "engine_error"
+    retryable: ClassVar[bool] = True
+    suspect: ClassVar[bool] = False
+
+
+class EngineUnavailable(EngineError):
+    """Not reachable, refusing connections, gone, or leaving."""
+
+    status = 503
+    default_code = "engine_unavailable"
+    suspect = True
+
+
+class EngineTimeout(EngineError):
+    """Connect, first token or next token took too long."""
+
+    status = 504
+    default_code = "engine_timeout"
+    suspect = True
+
+
+class EngineBroken(EngineError):
+    """It answered, but not with what its protocol allows: an end without a terminal message, garbage, bad order."""
+
+    status = 502
+    default_code = "engine_broken"
+    suspect = True
+
+
+class EngineOverloaded(EngineError):
+    """It is well, and full."""
+
+    status = 429
+    type = "rate_limit_error"
+    default_code = "engine_overloaded"
+
+
+class EngineFailed(EngineError):
+    """It failed this request (internal error, abort not asked for)."""
+
+    status = 500
+    default_code = "engine_failed"
+
+
+class EngineRejected(EngineError):
+    """It says the request itself is wrong: no other engine would take it either."""
+
+    status = 400
+    type = "invalid_request_error"
+    default_code = "engine_rejected"
+    retryable = False
+
+
+class EngineCancelled(EngineError):
+    """We cancelled the attempt ourselves; never shown to a client."""
+
+    status = 499
+    default_code = "cancelled"
+    retryable = False
+
+
+class ProbeFailed(Exception):
+    """An engine cannot be admitted (yet). The text is shown to operators; `permanent` only stretches the back-off."""
+
+    def __init__(self, reason: str, *, permanent: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.permanent = permanent

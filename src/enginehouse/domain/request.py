@@ -1,0 +1,41 @@
+"""What is asked of an engine, in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling parameters of one request; None: the engine's (or the model's) default.
+
+    Stop strings are not here: the frontend matches them and aborts the engine.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    """-1 switches it off."""
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One attempt at one choice, as an adapter encodes it."""
+
+    request_id: str
+    """Ours, random, fixed length, new for each attempt and choice; never the client's."""
+    token_ids: Sequence[int]
+    max_tokens: int
+    """At least 1, and prompt and answer together fit the context."""
+    sampling: Sampling = Sampling()
+    rank: int | None = None
+    """Data-parallel rank; None: the engine chooses."""

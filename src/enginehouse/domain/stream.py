@@ -1,0 +1,29 @@
+"""What comes back from an engine, the same for every protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Finish(StrEnum):
+    """Why an answer ended."""
+
+    STOP = "stop"
+    """An end-of-sequence or stop token, which is then the last id; or a stop string, found by the frontend."""
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """News of one answer: only ids not delivered before, whatever the engine repeats.
+
+    An engine's abort or failure is never a Delta: it ends the stream with an EngineError.
+    """
+
+    token_ids: Sequence[int]
+    finish: Finish | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Prompt tokens that the engine took from its cache; None: not said (yet)."""

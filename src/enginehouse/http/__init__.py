@@ -1,0 +1,1 @@
+"""The driving edge: routes, server-sent events, error bodies."""

@@ -1,0 +1,169 @@
+"""The seams between use cases and the outside: what service needs of adapters, and adapters of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from enginehouse.domain.engine import EngineInfo, Target
+from enginehouse.domain.errors import EngineError
+from enginehouse.domain.feed import FeedEvent, FeedStatus
+from enginehouse.domain.link import LinkError
+from enginehouse.domain.request import EngineRequest
+from enginehouse.domain.stream import Delta
+
+# The link: HTTP/2 and gRPC, no engine knowledge.
+
+
+class Call(Protocol):
+    """One open call. All methods are synchronous and harmless after the end."""
+
+    def pause(self) -> None:
+        """Grant no more window on this stream: the engine feels it. What is buffered already may still arrive."""
+
+    def resume(self) -> None:
+        """Grant window again."""
+
+    def cancel(self) -> None:
+        """Reset the stream (the engine aborts the request). The sink hears nothing any more."""
+
+
+class MessageSink(Protocol):
+    """Where a server-streaming call delivers, from inside the loop's read callback: never block, never raise."""
+
+    def on_message(self, message: bytes) -> None: ...
+
+    def on_end(self, error: LinkError | None) -> None:
+        """Exactly once, unless cancelled. None: status OK."""
+
+
+class Link(Protocol):
+    """HTTP/2 to one engine: some connections, opened when needed."""
+
+    def stream(
+        self,
+        path: str,
+        message: bytes,
+        sink: MessageSink,
+        *,
+        metadata: Sequence[tuple[str, str]] = (),
+        timeout: float | None = None,
+    ) -> Call:
+        """Start a server-streaming call, e.g. path `/vllm.Inference/GenerateStream`. Returns at once; failures reach the sink.
+
+        timeout: seconds, sent as grpc-timeout and held here; None: no deadline.
+        """
+
+    async def unary(
+        self, path: str, message: bytes, *, timeout: float, metadata: Sequence[tuple[str, str]] = ()
+    ) -> bytes:
+        """One message in, one out. Raises LinkError."""
+
+    def on_lost(self, callback: Callable[[LinkError], None]) -> None:
+        """Call back whenever a connection of this link breaks or cannot be made (not on GOAWAY after NO_ERROR, not on close())."""
+
+    async def close(self) -> None:
+        """End every connection; open calls end with CLOSED."""
+
+
+# The engine: tokens in, tokens out, whatever the protocol.
+
+
+class DeltaSink(Protocol):
+    """Where an engine's answer is delivered, from inside the loop's read callback: never block, never raise."""
+
+    def on_delta(self, delta: Delta) -> None: ...
+
+    def on_end(self, error: EngineError | None) -> None:
+        """Exactly once, unless cancelled. None only after a Delta with a finish."""
+
+
+class Engine(Protocol):
+    """An engine that was probed, with its link."""
+
+    target: Target
+    info: EngineInfo
+
+    def generate(self, request: EngineRequest, sink: DeltaSink) -> Call:
+        """Start an answer. Returns at once. Cancelling the Call aborts the request at the engine, once, and only while open."""
+
+    async def check(self) -> EngineInfo:
+        """Ask for health and read the information again. Raises ProbeFailed when it cannot serve now."""
+
+    async def load(self) -> Mapping[int, EngineLoad]:
+        """What the engine itself counts, per rank. Raises EngineError."""
+
+    async def tokenizer_files(self) -> Mapping[str, bytes]:
+        """File name to content where the engine hands its tokenizer out; else empty. Raises EngineError."""
+
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Call back with a reason whenever a connection to the engine breaks or cannot be made."""
+
+    async def close(self) -> None: ...
+
+
+class EngineLoad(Protocol):
+    """Load of one rank as its engine reports it."""
+
+    running: int
+    waiting: int
+    used_tokens: int | None
+    total_tokens: int | None
+
+
+class Engines(Protocol):
+    """Opens engines."""
+
+    async def probe(self, target: Target) -> Engine:
+        """Connect, find the protocol (or use the forced one), wait for health, read the information.
+
+        Raises ProbeFailed with a reason that an operator can act on. Cancelling closes what was opened.
+        """
+
+
+# Feeds: who should be in the fleet.
+
+
+class Feed(Protocol):
+    """One source of membership."""
+
+    name: str
+
+    async def run(self, post: Callable[[FeedEvent], None]) -> None:
+        """Speak until cancelled; a feed that never changes posts once and returns."""
+
+    def status(self) -> FeedStatus: ...
+
+
+# Text.
+
+
+class TextDecoder(Protocol):
+    """Ids to text for one answer, incrementally and exactly: the joined pieces equal decoding all ids at once."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Text that is certain now; an unfinished character is held back."""
+
+    def flush(self) -> str:
+        """What is still held, at the end."""
+
+
+class Tokenizer(Protocol):
+    """One model's tokenizer and chat template."""
+
+    digest: str
+    """sha256 over the content that decides ids and text (not over paths)."""
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
+        """Token ids. Long texts are encoded off the loop."""
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Sequence[int]:
+        """Render the chat template and encode it.
+
+        options: `chat_template_kwargs` and the like. Special tokens only as the template writes them. Raises
+        InvalidRequest when the template refuses the messages or there is none.
+        """
+
+    def decoder(self, *, skip_special_tokens: bool = True) -> TextDecoder: ...

@@ -1,0 +1,1 @@
+"""Asynchronous use cases. They know ports, never drivers."""

@@ -1,0 +1,1 @@
+"""Sans-IO protocol machines: bytes in, events out. No sockets, no clock."""
