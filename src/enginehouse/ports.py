@@ -49,7 +49,9 @@ class Link(Protocol):
         metadata: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
     ) -> Call:
-        """Start a server-streaming call, e.g. path `/vllm.Inference/GenerateStream`. Returns at once; failures reach the sink.
+        """Start a server-streaming call, e.g. on `/vllm.Inference/GenerateStream`. Returns at once.
+
+        Failures reach the sink, never before this method has returned.
 
         timeout: seconds, sent as grpc-timeout and held here; None: no deadline.
         """
@@ -60,7 +62,10 @@ class Link(Protocol):
         """One message in, one out. Raises LinkError."""
 
     def on_lost(self, callback: Callable[[LinkError], None]) -> None:
-        """Call back whenever a connection of this link breaks or cannot be made (not on GOAWAY after NO_ERROR, not on close())."""
+        """Call back whenever a connection of this link breaks or cannot be made.
+
+        Not when an idle connection ends in good order (GOAWAY NO_ERROR), not on close().
+        """
 
     async def close(self) -> None:
         """End every connection; open calls end with CLOSED."""
@@ -85,7 +90,10 @@ class Engine(Protocol):
     info: EngineInfo
 
     def generate(self, request: EngineRequest, sink: DeltaSink) -> Call:
-        """Start an answer. Returns at once. Cancelling the Call aborts the request at the engine, once, and only while open."""
+        """Start an answer. Returns at once; nothing reaches the sink before it has returned.
+
+        Cancelling the Call aborts the request at the engine, once, and only while it is open.
+        """
 
     async def check(self) -> EngineInfo:
         """Ask for health and read the information again. Raises ProbeFailed when it cannot serve now."""

@@ -1,4 +1,4 @@
-"""Every failure that a client may see, by whose fault it is. HTTP status, OpenAI type and code are part of the class."""
+"""Every failure that a client may see, by whose fault it is; each class holds HTTP status, OpenAI type and code."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class ShuttingDown(EnginehouseError):
 class EngineError(EnginehouseError):
     """An attempt failed at the engine or on the way.
 
-    retryable: another engine may do better, as long as nothing was sent to the client. suspect: the engine (not just this
-    request) is in doubt and should be checked before it gets more.
+    retryable: another engine may do better, as long as nothing was sent to the client. suspect: the engine, not just
+    this request, is in doubt and should be checked before it gets more.
     """
 
     status = 500
