@@ -175,3 +175,32 @@ class Tokenizer(Protocol):
         """
 
     def decoder(self, *, skip_special_tokens: bool = True) -> TextDecoder: ...
+
+
+# What is measured.
+
+
+class RequestMeter(Protocol):
+    """What one client request did. Cheap enough for the hot path; after `end` every method is harmless."""
+
+    def tokens(self, count: int) -> None:
+        """This many ids of the answer arrived together."""
+
+    def prompt(self, tokens: int, cached: int = 0) -> None:
+        """An engine took the prompt up; `cached` of its tokens came from the engine's cache."""
+
+    def retried(self, code: str) -> None:
+        """An attempt failed with nothing sent, and another engine is tried."""
+
+    def end(self, status: int, code: str | None = None, *, cut: bool = False) -> None:
+        """The first call counts.
+
+        status: HTTP status, 499 when the client went away; code: the error's code; cut: it had part of the answer.
+        """
+
+
+class Meters(Protocol):
+    """Where requests are measured."""
+
+    def begin(self, endpoint: str) -> RequestMeter:
+        """A request arrived on this path; unknown paths share one name."""
