@@ -1,0 +1,179 @@
+"""The simulator on an event loop: one timer drives every stream, and a reader that is late gets its tokens together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from enginehouse.mock.journal import Journal
+from enginehouse.mock.settings import Faults, MockSettings
+from enginehouse.mock.simulator import Answer, End, Job, Simulator
+from enginehouse.mock.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """News of one answer."""
+
+    new: list[int]
+    total: int
+    """Output tokens so far, these included."""
+    end: End | None
+
+
+class Engine:
+    """One mock engine without its gRPC front. Use it from one event loop."""
+
+    def __init__(self, settings: MockSettings, vocabulary: Vocabulary, journal: Journal) -> None:
+        self.settings = settings
+        self.vocabulary = vocabulary
+        self.journal = journal
+        self.simulator = Simulator(settings, vocabulary)
+        self.streams: dict[Answer, Stream] = {}
+        self.started_ns = time.time_ns()
+        """Tells this process from the one before it."""
+        self.leaving = False
+        """It was told to stop: health says no."""
+        self.warm = True
+        self.die: Callable[[], None] = lambda: None
+        """What an injected death does; the server sets it."""
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+        self._watchers: list[asyncio.Future[None]] = []
+
+    @property
+    def healthy(self) -> bool:
+        """What health calls answer."""
+        return self.warm and not self.leaving and self.simulator.faults.healthy
+
+    @property
+    def faults(self) -> Faults:
+        """How it misbehaves now."""
+        return self.simulator.faults
+
+    def set_faults(self, faults: Faults) -> None:
+        """Misbehave like this from now on."""
+        self.simulator.set_faults(faults)
+        self.changed()
+        self.poke()
+
+    def open(self, job: Job) -> Stream:
+        """Take a request up; leaving the stream (a context manager) aborts what has not ended."""
+        answer = self.simulator.submit(job)
+        stream = self.streams[answer] = Stream(self, answer)
+        self.journal.write(
+            "request", rid=job.rid, rank=answer.rank, prompt_tokens=len(job.prompt), max_tokens=job.max_tokens
+        )
+        self.poke()
+        return stream
+
+    def abort(self, stream: Stream, *, by: str) -> None:
+        """Stop a request; its reader sees the end."""
+        if stream.answer.end is None:
+            self.journal.write("abort", rid=stream.answer.job.rid, by=by, tokens=len(stream.answer.output))
+            self.simulator.abort(stream.answer)
+            stream.wake()
+            self.poke()
+
+    def by_rid(self, rid: str) -> list[Stream]:
+        """The open requests of this id."""
+        return [stream for answer, stream in self.streams.items() if answer.job.rid == rid]
+
+    def poke(self) -> None:
+        """Something happened that may make a step due."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._timer is not None and self._timer_at <= now:
+            return
+        due = self.simulator.wake_at(now)
+        if self._timer is not None:
+            if due is not None and due >= self._timer_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer_at = due
+            self._timer = loop.call_soon(self._step) if due <= now else loop.call_at(due, self._step)
+
+    def _step(self) -> None:
+        self._timer = None
+        for answer in self.simulator.step(asyncio.get_running_loop().time()):
+            self.streams[answer].wake()
+        if self.simulator.dead:
+            self.die()
+        else:
+            self.poke()
+
+    def close(self) -> None:
+        """Let no timer outlive the engine."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.journal.close()
+
+    def changed(self) -> None:
+        """Health may have changed: wake those who watch it."""
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    async def next_change(self) -> None:
+        """Wait until health may have changed."""
+        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers.append(watcher)
+        await watcher
+
+
+class Stream:
+    """One request as its front reads it: iterate for news, asking for the next Step when the last one was passed on."""
+
+    def __init__(self, engine: Engine, answer: Answer) -> None:
+        self.answer = answer
+        self._engine = engine
+        self._unpaced = not engine.settings.tokens_per_second
+        self._seen = 0
+        self._over = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._engine.abort(self, by="cancel")
+        self._engine.streams.pop(self.answer, None)
+        answer = self.answer
+        self._engine.journal.write("end", rid=answer.job.rid, outcome=answer.end, tokens=len(answer.output))
+        self._engine.poke()
+
+    def wake(self) -> None:
+        """There is news."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Step:
+        answer = self.answer
+        if self._over:
+            raise StopAsyncIteration
+        if answer.taken != self._seen:
+            answer.taken = self._seen
+            if self._unpaced:
+                self._engine.poke()
+        while len(answer.output) == self._seen and answer.end is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        new = answer.output[self._seen :]
+        self._seen += len(new)
+        self._over = answer.end is not None
+        return Step(new, self._seen, answer.end)

@@ -1,0 +1,1 @@
+"""The three gRPC contracts over one mock engine; each file knows one, none knows another."""

@@ -1,0 +1,109 @@
+"""What one mock engine is and how it misbehaves: every option of `enginehouse mock`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, get_type_hints
+
+from enginehouse.domain.engine import ProtocolName, Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """How the engine misbehaves now. The control file changes these while it runs; 0, false and empty: well-behaved."""
+
+    healthy: bool = True
+    """What health calls and the state stream say. Requests are still taken, as from an engine that lies."""
+    never_answer: bool = False
+    """Take requests and say nothing: they wait in the queue for ever, other calls go on working."""
+    refuse: str = ""
+    """Name of the gRPC status (UNAVAILABLE, RESOURCE_EXHAUSTED, INTERNAL, …) that every new request ends with."""
+    reject_status: int = 0
+    """HTTP-like code (400, 429, 503, …) of the engine's own admission refusal, in the protocol's own shape."""
+    stall_after_tokens: int = 0
+    """Go silent on a request once it has this many tokens; its stream stays open."""
+    error_after_tokens: int = 0
+    """Fail a request with an internal error once it has this many tokens."""
+    vanish_after_tokens: int = 0
+    """End a request's stream with status OK and no terminal message once it has this many tokens."""
+    die_after_tokens: int = 0
+    """Die like a killed process once this many tokens were made over all requests since the fault was set."""
+    prefill_hold: bool = False
+    """Prefills that have begun do not end: a request stays open, admitted and without a first token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MockSettings(Faults):
+    """One mock engine."""
+
+    protocol: ProtocolName = ProtocolName.VLLM
+    """Which gRPC contract it serves."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 0
+    """Port to listen on; 0 takes a free one, told in the line that says it is listening."""
+    model: str = "mock"
+    """Served model name."""
+    model_path: str = ""
+    """Folder with tokenizer.json and its companions; empty: the small tokenizer that comes with the program."""
+    role: Role = Role.AGGREGATED
+    """Prefill or decode is reported where the protocol can (SGLang); KV hand-over is not simulated."""
+    tokens_per_second: float = 40.0
+    """Decode speed of each stream. All streams advance in one step, as in a real engine. 0: as fast as it is read."""
+    prefill_tokens_per_second: float = 0.0
+    """Uncached prompt tokens that one rank computes in a second; 0: prefill takes no time."""
+    block_size: int = 16
+    """Tokens in one block of the prefix cache."""
+    kv_blocks: int = 10_000
+    """Blocks that the prefix cache of one rank holds; the least recently used go first."""
+    ranks: int = 1
+    """Data-parallel ranks, each with its own queue and cache."""
+    max_running: int = 256
+    """Requests that one rank works on at once; more wait in its queue."""
+    max_waiting: int = 0
+    """Length of that queue; beyond it a request is refused as overload. 0: no limit."""
+    context_length: int = 32_768
+    """Tokens of prompt and answer together."""
+    incremental: bool = False
+    """SGLang: stream deltas (its --incremental-streaming-output) instead of everything so far in each message."""
+    eos_after: int = 0
+    """Make EOS the n-th token of an answer, unless the request ignores it. 0: answers end by length or stop token."""
+    listen_delay: float = 0.0
+    """Seconds until the port opens."""
+    mute: float = 0.0
+    """Seconds after that in which connections are accepted and nothing is answered."""
+    warmup: float = 0.0
+    """Seconds after that in which health says no."""
+    shutdown_grace: float = 0.0
+    """Seconds that running streams get after SIGTERM before they are cut."""
+    control: str = ""
+    """JSON file of faults (names as here), read again whenever it changes."""
+    log: str = ""
+    """File for one JSON line per event as the engine saw it: request, abort, end."""
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "max_running", "block_size", "context_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        for name in ("tokens_per_second", "prefill_tokens_per_second", "kv_blocks"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+
+    def faults(self) -> Faults:
+        """The faults that the engine starts with."""
+        return Faults(**{field.name: getattr(self, field.name) for field in fields(Faults)})
+
+
+_FAULT_TYPES = get_type_hints(Faults)
+
+
+def read_faults(values: dict[str, Any], base: Faults) -> Faults:
+    """`base` with what a control file sets. Raises ValueError for a name or a type that is not a fault's."""
+    known = {field.name: getattr(base, field.name) for field in fields(Faults)}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"{name!r} is not a fault; known are {', '.join(known)}")
+        if type(value) is not _FAULT_TYPES[name]:
+            raise ValueError(f"{name} must be of type {_FAULT_TYPES[name].__name__}, not {value!r}")
+        known[name] = value
+    return Faults(**known)
