@@ -126,6 +126,11 @@ class ControlStub:
                 request_serializer=enginehouse_dot___proto_dot_vllm__native__pb2.ListLorasRequest.SerializeToString,
                 response_deserializer=enginehouse_dot___proto_dot_vllm__native__pb2.ListLorasResponse.FromString,
                 _registered_method=True)
+        self.IsPaused = channel.unary_unary(
+                '/vllm.Control/IsPaused',
+                request_serializer=enginehouse_dot___proto_dot_vllm__native__pb2.IsPausedRequest.SerializeToString,
+                response_deserializer=enginehouse_dot___proto_dot_vllm__native__pb2.IsPausedResponse.FromString,
+                _registered_method=True)
         self.Abort = channel.unary_unary(
                 '/vllm.Control/Abort',
                 request_serializer=enginehouse_dot___proto_dot_vllm__native__pb2.AbortRequest.SerializeToString,
@@ -160,6 +165,12 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def IsPaused(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Abort(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -188,6 +199,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.ListLoras,
                     request_deserializer=enginehouse_dot___proto_dot_vllm__native__pb2.ListLorasRequest.FromString,
                     response_serializer=enginehouse_dot___proto_dot_vllm__native__pb2.ListLorasResponse.SerializeToString,
+            ),
+            'IsPaused': grpc.unary_unary_rpc_method_handler(
+                    servicer.IsPaused,
+                    request_deserializer=enginehouse_dot___proto_dot_vllm__native__pb2.IsPausedRequest.FromString,
+                    response_serializer=enginehouse_dot___proto_dot_vllm__native__pb2.IsPausedResponse.SerializeToString,
             ),
             'Abort': grpc.unary_unary_rpc_method_handler(
                     servicer.Abort,
@@ -303,6 +319,33 @@ class Control:
             '/vllm.Control/ListLoras',
             enginehouse_dot___proto_dot_vllm__native__pb2.ListLorasRequest.SerializeToString,
             enginehouse_dot___proto_dot_vllm__native__pb2.ListLorasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IsPaused(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vllm.Control/IsPaused',
+            enginehouse_dot___proto_dot_vllm__native__pb2.IsPausedRequest.SerializeToString,
+            enginehouse_dot___proto_dot_vllm__native__pb2.IsPausedResponse.FromString,
             options,
             channel_credentials,
             insecure,
