@@ -1,0 +1,107 @@
+"""The parameters that are understood: their types, their limits, and the words that say what would be right."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+MAX_STOPS: Final = 16
+MAX_STOP_LENGTH: Final = 1024
+MAX_STOP_TOKEN_IDS: Final = 128
+_TOKEN_ID_MAX: Final = 2**31 - 1
+
+TokenId = Annotated[int, Meta(ge=0, le=_TOKEN_ID_MAX)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Count = Annotated[int, Meta(ge=0, le=_TOKEN_ID_MAX)]
+_Length = Annotated[int, Meta(ge=1, le=_TOKEN_ID_MAX)]
+_StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
+    """`stream_options`. Obfuscation pads chunks against eavesdroppers; a server is free not to."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Fields(Struct, kw_only=True, frozen=True):
+    """What both paths take; null is the same as absent."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: _Length | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=_TOKEN_ID_MAX)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    frequency_penalty: _Penalty | None = None
+    presence_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: _StopString | Annotated[list[_StopString], Meta(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: _Count | None = None
+    skip_special_tokens: bool | None = None
+    # Notes of the caller to its provider: taken, and without effect here.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+class ChatFields(Fields, kw_only=True, frozen=True):
+    """`/v1/chat/completions`."""
+
+    messages: Annotated[list[Any], Meta(min_length=1)]
+    max_completion_tokens: _Length | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionFields(Fields, kw_only=True, frozen=True):
+    """`/v1/completions`."""
+
+    prompt: str | list[Any]
+    add_special_tokens: bool | None = None
+
+
+RIGHT: Final[dict[str, str]] = {
+    "model": "the name of a model, as /v1/models lists it",
+    "messages": "a list of at least one message",
+    "prompt": "a string, or a list of token ids",
+    "stream": "true or false",
+    "stream_options": "an object, e.g. {'include_usage': true}",
+    "stream_options.include_usage": "true or false",
+    "stream_options.include_obfuscation": "true or false",
+    "max_tokens": "a whole number from 1",
+    "max_completion_tokens": "a whole number from 1",
+    "min_tokens": "a whole number from 0",
+    "temperature": "a number from 0 to 2",
+    "top_p": "a number above 0 and up to 1",
+    "top_k": "a whole number from 1, or -1 for no limit",
+    "min_p": "a number from 0 to 1",
+    "frequency_penalty": "a number from -2 to 2",
+    "presence_penalty": "a number from -2 to 2",
+    "repetition_penalty": "a number above 0 and up to 10",
+    "seed": "a whole number of at most 64 bits",
+    "stop": f"a string of 1 to {MAX_STOP_LENGTH} characters, or a list of at most {MAX_STOPS} of them",
+    "stop_token_ids": f"a list of at most {MAX_STOP_TOKEN_IDS} token ids",
+    "ignore_eos": "true or false",
+    "skip_special_tokens": "true or false",
+    "add_special_tokens": "true or false",
+    "add_generation_prompt": "true or false",
+    "chat_template_kwargs": "an object",
+    "user": "a string",
+    "metadata": "an object",
+    "safety_identifier": "a string",
+    "prompt_cache_key": "a string",
+    "prompt_cache_retention": "a string",
+}
+"""For each field, and each field of an object in it, what would be right."""
+
+CHAT_FIELDS: Final = frozenset(ChatFields.__struct_fields__)
+COMPLETION_FIELDS: Final = frozenset(CompletionFields.__struct_fields__)

@@ -1,0 +1,194 @@
+"""What of a body is refused, and in which words; and which settings of features we lack ask for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from enginehouse.core.openai.fields import RIGHT
+from enginehouse.domain.errors import InvalidRequest
+
+_NO: Final = (False,)
+_EITHER: Final = (True, False)
+_EMPTY_LIST: Final[tuple[Any, ...]] = ([],)
+
+UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": _NO,
+    "suffix": ("",),
+    "logprobs": _NO,
+    "top_logprobs": (0,),
+    "prompt_logprobs": _NO,
+    "logit_bias": ({},),
+    "tools": _EMPTY_LIST,
+    "tool_choice": ("none", "auto"),  # without tools both mean the same
+    "parallel_tool_calls": _EITHER,
+    "functions": _EMPTY_LIST,
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "store": _NO,
+    "service_tier": ("auto", "default"),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "documents": _EMPTY_LIST,
+    "chat_template": (),
+    "continue_final_message": _NO,
+    "include_stop_str_in_output": _NO,
+    "no_stop_trim": _NO,
+    "spaces_between_special_tokens": _EITHER,  # an old decoder's option, without effect on today's tokenizers
+    "truncate_prompt_tokens": (),
+    "return_token_ids": _NO,
+    "return_tokens_as_token_ids": _NO,
+    "return_hidden_states": _NO,
+    "use_beam_search": _NO,
+    "length_penalty": (1, 1.0),
+    "allowed_token_ids": (),
+    "bad_words": _EMPTY_LIST,
+    "logits_processors": _EMPTY_LIST,
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "json_schema": (),
+    "regex": (),
+    "ebnf": (),
+    "separate_reasoning": _EITHER,
+    "stream_reasoning": _EITHER,
+    "lora_path": (),
+    "mm_processor_kwargs": (),
+}
+"""Parameters that we know and do not serve yet, each with the values that ask for nothing and so are taken."""
+
+STEERING: Final = frozenset(
+    {
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+        "cache_salt",
+        "custom_params",
+        "data_parallel_rank",
+        "data_parallel_rank_decode",
+        "disagg_prefill_dp_rank",
+        "dp_rank",
+        "ec_transfer_params",
+        "extra_key",
+        "kv_transfer_params",
+        "nvext",
+        "priority",
+        "request_id",
+        "rid",
+        "routed_dp_rank",
+        "routing_key",
+        "session_params",
+        "vllm_xargs",
+        "worker_id",
+    }
+)
+"""Parameters by which other servers let a client choose an engine, a rank, a room, an id or a place in the queue."""
+
+
+def settle(body: dict[str, Any], known: frozenset[str]) -> None:
+    """Take out of `body` what asks for nothing; raise InvalidRequest, naming it, for what we do not serve."""
+    for name in sorted(body.keys() - known):
+        value = body[name]
+        if value is not None and not any(
+            value == harmless and type(value) is type(harmless) for harmless in UNSUPPORTED.get(name, ())
+        ):
+            raise _refused(name)
+        del body[name]
+
+
+def _refused(name: str) -> InvalidRequest:
+    shown = name if len(name) <= 64 else name[:61] + "..."
+    if name in STEERING:
+        text = f"'{shown}' is refused: where, when and under which id a request runs is not for the client to say"
+        return InvalidRequest(text, param=shown, code="unsupported_parameter")
+    if name == "reasoning_effort":
+        text = f"'{shown}' is not supported yet; if the model's template knows it, give it in 'chat_template_kwargs'"
+        return InvalidRequest(text, param=shown, code="unsupported_parameter")
+    if name in UNSUPPORTED:
+        harmless = UNSUPPORTED[name]
+        allowed = ", ".join(msgspec.json.encode(value).decode() for value in harmless)
+        text = f"'{shown}' is not supported yet; leave it out" + (f" or give {allowed}" if harmless else "")
+        return InvalidRequest(text, param=shown, code="unsupported_parameter")
+    return InvalidRequest(f"'{shown}' is not a known parameter", param=shown, code="unknown_parameter")
+
+
+def not_json(error: Exception) -> InvalidRequest:
+    """The body cannot be read at all."""
+    detail = str(error)
+    if isinstance(error, RecursionError):
+        reason = "it is nested too deeply"
+    elif "out of range" in detail:
+        reason = "it has a number that is out of range"
+    elif detail.startswith("JSON is malformed: "):
+        reason = detail.removeprefix("JSON is malformed: ")
+    elif "UTF-8" in detail:
+        reason = "it is not UTF-8"
+    else:  # the decoder says the same for a cut body and for half a surrogate pair
+        reason = "it ends too early, or has half a surrogate pair"
+    return InvalidRequest(f"the body is not valid JSON: {reason}", code="invalid_json")
+
+
+def wrong_field(error: msgspec.ValidationError, body: Mapping[str, Any]) -> InvalidRequest:
+    """A field is missing, of the wrong type or out of range: say which, what it is, and what would be right."""
+    text = str(error)
+    what, _, tail = text.partition(" - at `$.")
+    path = tail.rstrip("`")
+    if what.startswith("Object missing required field"):
+        name = what.split("`")[1]
+        return InvalidRequest(f"'{name}' is missing; it must be {RIGHT[name]}", param=name)
+    top = path.split(".")[0].split("[")[0]
+    if what.startswith("Object contains unknown field"):
+        name = f"{path}.{what.split('`')[1]}"
+        return InvalidRequest(f"'{name}' is not a known parameter", param=name, code="unknown_parameter")
+    right, top = (RIGHT[path], path) if path in RIGHT else (RIGHT[top], top)
+    subject = "it" if path == top else f"'{top}'"
+    return InvalidRequest(f"'{path}' is {_shown(_at(body, path))}; {subject} must be {right}", param=top)
+
+
+def kind(value: object) -> str:
+    """The JSON type of a value, in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+    return "an object"
+
+
+def _shown(value: object) -> str:
+    """A value as it may stand in an error text: numbers as they are, text never (it may be somebody's prompt)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and value.bit_length() <= 64:
+        return str(value)
+    if isinstance(value, int):
+        return "a number of more than 64 bits"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str):
+        return "an empty string" if not value else f"a string of {len(value)} characters"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return kind(value)
+
+
+def _at(body: Any, path: str) -> Any:
+    for step in path.replace("[", ".[").split("."):
+        body = body[int(step[1:-1])] if step.startswith("[") else body[step]
+    return body

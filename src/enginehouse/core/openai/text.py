@@ -1,0 +1,64 @@
+"""The text of one answer: ids in, text that may be sent out, the count of tokens, the cut at a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from enginehouse.core.openai.stops import StopMatcher
+from enginehouse.domain.stream import Finish
+
+
+class TextDecoder(Protocol):
+    """What is needed of a decoder; see ports.TextDecoder, which is the same and lies above this layer."""
+
+    def push(self, token_ids: Sequence[int]) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class AnswerText:
+    """Text and token count of one answer.
+
+    `tokens` counts every id that the engine generated, the one that ended the answer included, as engines do. With stop
+    strings it counts up to the id that completed the stop, however many ids came with it.
+    """
+
+    __slots__ = ("_decoder", "_matcher", "tokens")
+
+    def __init__(self, decoder: TextDecoder, matcher: StopMatcher | None = None) -> None:
+        self._decoder = decoder
+        self._matcher = matcher or None  # one without stops has nothing to do
+        self.tokens = 0
+
+    def push(self, token_ids: Sequence[int], finish: Finish | None = None) -> tuple[str, bool]:
+        """(text that is certain now, whether a stop string ended the answer).
+
+        With `finish` everything that was held comes out. Finish.STOP means that the last id ended the answer: it never
+        gives text, also when special tokens are shown. After `True`, or after a finish, push no more.
+        """
+        if self._matcher is not None:
+            return self._push_matching(self._matcher, token_ids, finish)
+        self.tokens += len(token_ids)
+        if finish is None:
+            return self._decoder.push(token_ids), False
+        if finish is Finish.STOP:
+            token_ids = token_ids[:-1]
+        return self._decoder.push(token_ids) + self._decoder.flush(), False
+
+    def _push_matching(self, matcher: StopMatcher, token_ids: Sequence[int], finish: Finish | None) -> tuple[str, bool]:
+        out = ""
+        last = len(token_ids) - 1
+        for at, token in enumerate(token_ids):
+            self.tokens += 1
+            if finish is Finish.STOP and at == last:
+                break
+            out += matcher.push(self._decoder.push((token,)))
+            if matcher.stopped:
+                return out, True
+        if finish is not None:
+            out += matcher.push(self._decoder.flush())
+            if matcher.stopped:
+                return out, True
+            out += matcher.flush()
+        return out, False
