@@ -1,1 +1,6 @@
-"""One file per engine protocol: probe, encode, decode, abort, error table."""
+"""Stock inference engines, one module per gRPC protocol, behind one port."""
+
+from enginehouse.adapters.engines.connect import EngineConnector
+from enginehouse.adapters.engines.protocol import ProbeSettings
+
+__all__ = ["EngineConnector", "ProbeSettings"]

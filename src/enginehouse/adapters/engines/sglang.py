@@ -1,0 +1,227 @@
+"""SGLang's own gRPC server, `sglang.runtime.v1.SglangService` (`--grpc-port`), releases 0.5.16 and later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from enginehouse._proto import sglang_runtime_v1_pb2 as pb
+from enginehouse.adapters.engines import sampling as params
+from enginehouse.adapters.engines.calls import ask, gather, implemented
+from enginehouse.adapters.engines.failures import engine_error, rejected
+from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
+from enginehouse.adapters.engines.sglang_info import Facts, engine_info
+from enginehouse.adapters.engines.sglang_stream import SglangDecoder
+from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
+from enginehouse.domain.errors import EngineError, ProbeFailed
+from enginehouse.domain.link import GrpcStatus, LinkError
+from enginehouse.domain.request import EngineRequest
+from enginehouse.ports import EngineLoad, Link
+
+_SERVICE = "/sglang.runtime.v1.SglangService/"
+_SNAPSHOT_LIMIT = 16 * 1024 * 1024
+
+# How SGLang's Python side words what the caller got wrong; all of it arrives as INTERNAL.
+_ARGUMENT_TEXTS = (
+    "is longer than the model's context length",
+    "exceeds the model's maximum context length",
+    "input_ids cannot be empty",
+    " must be in ",
+    " must be a ",
+    " must be at least ",
+    " must be non-negative",
+    " must be positive",
+)
+
+
+class SglangProtocol:
+    """Implements EngineProtocol."""
+
+    name: ClassVar[ProtocolName] = ProtocolName.SGLANG
+    service: ClassVar[str] = "sglang.runtime.v1.SglangService"
+    generate_path: ClassVar[str] = _SERVICE + "Generate"
+    generate_canary: ClassVar[bytes] = b""
+
+    def __init__(self, link: Link, target: Target, settings: ProbeSettings) -> None:
+        self._link = link
+        self._target = target
+        self._timeout = settings.call_timeout
+        self._incremental: bool | None = None
+
+    async def recognise(self) -> bool:
+        try:
+            server = await self._server_info()
+        except LinkError as error:
+            if error.status is GrpcStatus.UNIMPLEMENTED:
+                return False
+            raise
+        rank = server.get("node_rank")
+        if isinstance(rank, int) and rank > 0:
+            raise ProbeFailed(
+                f"follower of a multi-node SGLang engine (node_rank {rank}): only node 0 takes requests;"
+                " select head pods",
+                permanent=True,
+            )
+        if not await implemented(self._link, _SERVICE + "HealthCheck", b"", timeout=self._timeout):
+            raise ProbeFailed(
+                "answers GetServerInfo of sglang.runtime.v1 and nothing else: the metadata server of a follower node",
+                permanent=True,
+            )
+        return True
+
+    async def health(self) -> None:
+        answer = await ask(
+            self._link,
+            _SERVICE + "HealthCheck",
+            pb.HealthCheckRequest(),
+            pb.HealthCheckResponse,
+            timeout=self._timeout,
+        )
+        if not answer.healthy:
+            raise ProbeFailed("not healthy yet (SGLang HealthCheck says healthy=false: still warming up, or stuck)")
+
+    async def describe(self) -> EngineInfo:
+        server = await self._server_info()
+        model = await ask(
+            self._link,
+            _SERVICE + "GetModelInfo",
+            pb.GetModelInfoRequest(),
+            pb.GetModelInfoResponse,
+            timeout=self._timeout,
+        )
+        cards = await ask(
+            self._link, _SERVICE + "ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, timeout=self._timeout
+        )
+        snapshot = await self._snapshot()
+        if snapshot is not None and snapshot.is_pause:
+            raise ProbeFailed("generation is paused on this engine")
+        flag = server.get("incremental_streaming_output")
+        self._incremental = flag if isinstance(flag, bool) else None
+        facts = Facts(
+            server=server,
+            model=_json_object(model.json_info),
+            cards=tuple(cards.models),
+            loads=await self._loads_if_told(),
+            instance_id=snapshot.instance_id if snapshot is not None else None,
+        )
+        return engine_info(facts, self._target.host)
+
+    async def _server_info(self) -> dict[str, Any]:
+        answer = await ask(
+            self._link,
+            _SERVICE + "GetServerInfo",
+            pb.GetServerInfoRequest(),
+            pb.GetServerInfoResponse,
+            timeout=self._timeout,
+        )
+        return _json_object(answer.json_info)
+
+    async def _snapshot(self) -> pb.EngineStateSnapshot | None:
+        """The state as it is now; None before 0.5.20. The stream would stay open for ever, so it is dropped at once."""
+        try:
+            found = await gather(
+                self._link,
+                _SERVICE + "WatchEngineState",
+                pb.WatchEngineStateRequest(),
+                pb.EngineStateSnapshot,
+                timeout=self._timeout,
+                limit=_SNAPSHOT_LIMIT,
+                most=1,
+            )
+        except LinkError as error:
+            if error.status is GrpcStatus.UNIMPLEMENTED:
+                return None
+            raise
+        return found[0] if found else None
+
+    async def _loads_if_told(self) -> tuple[dict[str, Any], ...]:
+        try:
+            return await self._loads()
+        except LinkError as error:
+            if error.status is None:
+                raise
+            return ()  # it only refines what the other answers say
+
+    async def _loads(self) -> tuple[dict[str, Any], ...]:
+        answer = await ask(
+            self._link, _SERVICE + "GetLoad", pb.GetLoadRequest(), pb.GetLoadResponse, timeout=self._timeout
+        )
+        try:
+            found = json.loads(answer.json_info)
+        except ValueError:
+            return ()
+        return tuple(entry for entry in found if isinstance(entry, dict)) if isinstance(found, list) else ()
+
+    async def load(self) -> Mapping[int, EngineLoad]:
+        return {
+            _count(entry.get("dp_rank")): Load(
+                running=_count(entry.get("num_running_reqs")),
+                waiting=_count(entry.get("num_waiting_reqs")),
+                used_tokens=_count_or_none(entry.get("num_used_tokens")),
+                total_tokens=_count_or_none(entry.get("max_total_num_tokens")),
+            )
+            for entry in await self._loads()
+        }
+
+    def encode(self, request: EngineRequest) -> bytes:
+        asked = request.sampling
+        sampling = pb.SamplingParams(
+            temperature=asked.temperature,
+            top_p=None if asked.top_p is None else params.top_p(asked.top_p),
+            top_k=None if asked.top_k is None else (params.top_k_or_zero(asked.top_k) or -1),
+            min_p=asked.min_p,
+            frequency_penalty=asked.frequency_penalty,
+            presence_penalty=asked.presence_penalty,
+            repetition_penalty=asked.repetition_penalty,
+            max_new_tokens=request.max_tokens,
+            min_new_tokens=asked.min_tokens or None,
+            stop_token_ids=asked.stop_token_ids,
+            ignore_eos=asked.ignore_eos or None,
+            seed=None if asked.seed is None else params.fold_seed(asked.seed, 64),
+        )
+        return pb.GenerateRequest(
+            input_ids=request.token_ids,
+            sampling_params=sampling,
+            stream=True,
+            rid=request.request_id,
+            routed_dp_rank=request.rank,
+        ).SerializeToString()
+
+    def metadata(self, request: EngineRequest) -> Sequence[tuple[str, str]]:
+        return ()
+
+    def decoder(self) -> Decoder:
+        return SglangDecoder(self._incremental)
+
+    def failure(self, error: LinkError) -> EngineError:
+        if error.status is GrpcStatus.INTERNAL and any(text in error.text for text in _ARGUMENT_TEXTS):
+            made = rejected(error.text)
+            made.__cause__ = error
+            return made
+        return engine_error(error)
+
+    async def abort(self, request_id: str) -> None:
+        await ask(
+            self._link, _SERVICE + "Abort", pb.AbortRequest(rid=request_id), pb.AbortResponse, timeout=self._timeout
+        )
+
+    async def tokenizer_files(self) -> Mapping[str, bytes]:
+        return {}  # the protocol has none
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one for anything else. The text itself may hold secrets and goes nowhere."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _count_or_none(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _count(value: object) -> int:
+    return _count_or_none(value) or 0

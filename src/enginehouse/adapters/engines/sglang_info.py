@@ -1,0 +1,148 @@
+"""What SGLang's information calls add up to: pure reading of their JSON, over all supported releases.
+
+There is no version in it, so age is told by which keys exist. Numbers may arrive as strings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from enginehouse._proto.sglang_runtime_v1_pb2 import ModelCard
+from enginehouse.adapters.engines.kv_sources import address, reachable
+from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role
+from enginehouse.domain.errors import ProbeFailed
+
+_ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE, "null": Role.AGGREGATED, None: Role.AGGREGATED}
+_KEYS_BY_AGE = (
+    ("grpc_features", "0.5.23"),
+    ("kv_event_sources", "0.5.22"),
+    ("grpc_response_timeout_secs", "0.5.21"),
+    ("launch_command", "0.5.20"),
+    ("kv_events", "0.5.18"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The answers of one engine."""
+
+    server: Mapping[str, Any]
+    model: Mapping[str, Any]
+    cards: Sequence[ModelCard]
+    loads: Sequence[Mapping[str, Any]] = ()
+    instance_id: int | None = None
+
+
+def engine_info(facts: Facts, host: str) -> EngineInfo:
+    """host: where we dialled it. Raises ProbeFailed for an engine that no request can be sent to."""
+    server, model = facts.server, facts.model
+    if model.get("is_generation") is False:
+        raise ProbeFailed("serves embeddings: it cannot generate", permanent=True)
+    base = next((card for card in facts.cards if not card.HasField("parent")), None)
+    name = _text(server.get("served_model_name")) or _text(model.get("served_model_name")) or (base.id if base else "")
+    if not name:
+        raise ProbeFailed("does not say which model it serves")
+    ranks = _ranks(facts)
+    role = _ROLES.get(server.get("disaggregation_mode", model.get("disaggregation_mode")))
+    loaded = facts.loads[0] if facts.loads else {}
+    longest = _number(server.get("max_req_input_len"))
+    context = (_number(base.max_model_len) if base else None) or _number(server.get("context_length")) or longest
+    page, parallel = _number(server.get("page_size")), _number(server.get("dcp_size")) or 1
+    told = server.get("kv_events")
+    told = told if isinstance(told, dict) else {}
+    block = _number(told.get("block_size")) or (page * parallel if page else None)
+    return EngineInfo(
+        protocol=ProtocolName.SGLANG,
+        model=name,
+        model_path=_text(model.get("model_path")) or _text(server.get("model_path")),
+        tokenizer_path=_text(server.get("tokenizer_path")) or _text(model.get("tokenizer_path")),
+        context_length=context,
+        max_prompt_tokens=longest if longest and context and longest < context else None,
+        block_size=block,
+        kv_capacity_tokens=_number(server.get("max_total_num_tokens")) or _number(loaded.get("max_total_num_tokens")),
+        max_running=_number(server.get("max_running_requests")) or _number(loaded.get("max_running_requests")),
+        role=role,
+        ranks=ranks,
+        instance_id=str(facts.instance_id) if facts.instance_id else None,
+        version=next((f">={release}" for key, release in _KEYS_BY_AGE if key in server), None),
+        tool_parser=_text(server.get("tool_call_parser")) or _text(model.get("tool_call_parser")),
+        reasoning_parser=_text(server.get("reasoning_parser")) or _text(model.get("reasoning_parser")),
+        bootstrap_port=_number(server.get("disaggregation_bootstrap_port")) if role is Role.PREFILL else None,
+        kv_event_sources=_kv_event_sources(server, told, ranks, block, host),
+        loras=tuple(card.id for card in facts.cards if card.HasField("parent")),
+    )
+
+
+def _ranks(facts: Facts) -> int:
+    """Data-parallel ranks. From 0.5.22 on a deployment with attention ranks counts them apart from dp_size."""
+    told = facts.server.get("kv_events")
+    if isinstance(told, dict) and (ranks := _number(told.get("dp_size"))):
+        return ranks
+    if facts.loads:
+        return len(facts.loads)
+    ranks = _number(facts.server.get("dp_size")) or 1
+    if "kv_event_sources" in facts.server:
+        ranks *= _number(facts.server.get("attn_dp_size")) or 1
+    return ranks
+
+
+def _kv_event_sources(
+    server: Mapping[str, Any], told: Mapping[str, Any], ranks: int, block: int | None, host: str
+) -> tuple[KvEventSource, ...]:
+    """From the resolved block, or before 0.5.18 from the option as it was given."""
+    if port := _number(told.get("endpoint_port_base")):
+        bound = _text(told.get("endpoint_host")) or "*"
+        replay, topic = _number(told.get("replay_endpoint_port_base")), _text(told.get("topic")) or ""
+        return tuple(
+            KvEventSource(
+                rank,
+                address(bound, port + rank, host),
+                topic,
+                address(bound, replay + rank, host) if replay else None,
+                block,
+            )
+            for rank in range(ranks)
+        )
+    if "kv_events" in server:
+        return ()
+    try:
+        option = json.loads(server.get("kv_events_config") or "null")
+    except (ValueError, TypeError):
+        return ()
+    if not isinstance(option, dict) or option.get("publisher") != "zmq":
+        return ()
+    first = reachable(_text(option.get("endpoint")) or "tcp://*:5557", host)
+    if first is None:
+        return ()
+    replay_first = reachable(_text(option.get("replay_endpoint")) or "", host)
+    return tuple(
+        KvEventSource(
+            rank,
+            _shifted(first, rank),
+            _text(option.get("topic")) or "",
+            _shifted(replay_first, rank) if replay_first else None,
+            block,
+        )
+        for rank in range(ranks)
+    )
+
+
+def _shifted(endpoint: str, rank: int) -> str:
+    head, _, port = endpoint.rpartition(":")
+    return f"{head}:{int(port) + rank}"
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _number(value: object) -> int | None:
+    """A count above zero, however it is written."""
+    try:
+        found = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        return None
+    return found if found > 0 else None
