@@ -1,0 +1,131 @@
+"""One TCP (or TLS) connection of a link: an asyncio protocol that feeds the wire machine and writes what it gives.
+
+Everything that one read brings is delivered inside `data_received`, and everything that it makes us send is one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING, cast
+
+from enginehouse.domain.link import LinkErrorKind
+from enginehouse.wire.grpc_h2 import Connection
+
+if TYPE_CHECKING:
+    from enginehouse.adapters.link.link import Link
+
+
+class LinkConnection(asyncio.Protocol):
+    """Transport and machine of one connection. Its link decides which calls it gets."""
+
+    def __init__(self, link: Link, machine: Connection, loop: asyncio.AbstractEventLoop, silence_limit: float) -> None:
+        self.machine = machine
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        """Done when calls may be opened; fails with a LinkError when that will never be."""
+        self.gone: asyncio.Future[None] = loop.create_future()
+        """Done when the transport is closed."""
+        self.reported = False
+        """The link has told its listeners of this connection's end."""
+        self._link = link
+        self._loop = loop
+        self._silence_limit = silence_limit
+        self._transport: asyncio.Transport | None = None
+        self._busy = False
+
+    # Called by the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say the HTTP/2 preface."""
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            _tune(sock, self._silence_limit)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Deliver, then write what came of it, then look at what changed."""
+        machine = self.machine
+        self._busy = True
+        machine.receive(data)
+        self._busy = False
+        self.flush()
+
+    def eof_received(self) -> bool:
+        """Let the transport close: a peer that stopped sending cannot end our calls well."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Every call that is open ends with LOST."""
+        self._transport = None
+        self.machine.lost(f"the connection broke: {exc}" if exc is not None else "the peer closed the connection")
+        if not self.gone.done():
+            self.gone.set_result(None)
+        self._look()
+
+    def pause_writing(self) -> None:
+        """Keep request bodies back; what is short goes on."""
+        self.machine.hold()
+
+    def resume_writing(self) -> None:
+        """Go on with the bodies."""
+        self.machine.release()
+        self.flush()
+
+    # Called by the link and its calls.
+
+    def flush(self) -> None:
+        """Write what the machine has, unless a read is being handled, which ends with a flush."""
+        if self._busy:
+            return
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            while data := self.machine.data_to_send():
+                transport.write(data)
+        if self.machine.changed:
+            self._look()
+
+    def close(self, kind: LinkErrorKind, text: str) -> None:
+        """End it from our side: open calls end with `kind`."""
+        self.machine.close(kind, text)
+        self._busy = False
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+        elif not self.gone.done():
+            self.gone.set_result(None)
+
+    def abort(self) -> None:
+        """Drop it without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _look(self) -> None:
+        """Act on what changed in the machine."""
+        machine = self.machine
+        machine.changed = False
+        for error in machine.sink_errors:
+            self._loop.call_exception_handler({"message": "a message sink raised", "exception": error})
+        machine.sink_errors.clear()
+        if not self.greeted.done():
+            if machine.failed is not None:
+                self.greeted.set_exception(machine.failed)
+                # The link may have stopped waiting; then nobody needs to hear it.
+                self.greeted.exception()
+            elif machine.ready:
+                self.greeted.set_result(None)
+        if machine.failed is not None and self._transport is not None:
+            self._transport.close()
+        self._link.connection_changed(self)
+
+
+def _tune(sock: socket.socket, silence_limit: float) -> None:
+    """No delay for small writes; let the kernel find out about a peer that is gone."""
+    with contextlib.suppress(OSError):  # not a TCP socket (a test), or an option that this kernel lacks
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(silence_limit / 2)))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(silence_limit / 6)))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_limit * 1000))

@@ -1,0 +1,65 @@
+"""What an operator may set about links, and the TLS context made from it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+from enginehouse.wire.grpc_h2 import ConnectionLimits
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """HTTP/2 connections to engines."""
+
+    connect_timeout: float = 5.0
+    """Seconds for TCP, TLS and the engine's first HTTP/2 SETTINGS together. An engine that needs longer is not well."""
+    connections: int = 4
+    """Connections over which the calls to one engine are spread; each is opened when those before it are full, so that
+    tokens of many calls arrive in few reads."""
+    streams_per_connection: int = 100
+    """Calls on one connection before the next is opened. The losses of one broken connection stay bounded by it."""
+    max_connections: int = 32
+    """Connections to one engine at most, when it allows fewer concurrent streams than are needed; then calls queue."""
+    stream_window: int = 64 * 1024
+    """Bytes that one call may receive ahead of what was granted. It bounds the memory of a client that reads slowly."""
+    connection_window: int = 16 * 1024 * 1024
+    """Bytes that one connection may receive ahead of what was granted: never the limit, with this many calls."""
+    receive_limit: int = 256 * 1024 * 1024
+    """Largest message accepted from an engine, in bytes. The 4 MiB common elsewhere is too little for log probabilities
+    and tokenizer files."""
+    send_limit: int = 256 * 1024 * 1024
+    """Largest message sent to an engine, in bytes. Engines have limits of their own."""
+    ca: str | None = None
+    """PEM file of the authorities that sign engine certificates; None: those of the system."""
+    cert: str | None = None
+    """PEM file of our own certificate, for engines that ask for one (mutual TLS)."""
+    key: str | None = None
+    """PEM file of the key to `cert`; None: it is in the same file."""
+    server_name: str | None = None
+    """Name to look for in engine certificates; None: the host of the engine's URL. Pods are addressed by IP, and
+    certificates rarely name one."""
+    silence_limit: float = 30.0
+    """Seconds after which the kernel gives a connection up whose peer acknowledges nothing (TCP_USER_TIMEOUT and TCP
+    keepalive; HTTP/2 pings are never sent, because servers punish them)."""
+    calm_down: float = 1.0
+    """Seconds without a new connection after an engine told us to calm down; doubled each time, up to 30."""
+    close_timeout: float = 2.0
+    """Seconds for the last bytes when a link is closed."""
+
+    def limits(self) -> ConnectionLimits:
+        """The part of it that the wire needs."""
+        return ConnectionLimits(
+            stream_window=self.stream_window,
+            connection_window=self.connection_window,
+            receive_limit=self.receive_limit,
+        )
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Read the files and make the context. Raises OSError or ssl.SSLError; it blocks on the disk."""
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
+        if self.cert is not None:
+            context.load_cert_chain(self.cert, self.key)
+        return context
