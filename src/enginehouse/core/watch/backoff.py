@@ -12,16 +12,20 @@ _RESUME_JITTER = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The machine's times, in seconds. `adapters.kube.KubeSettings` declares and explains them."""
+    """The machine's times, in seconds. Those without a default are settings, declared in `adapters.kube`."""
 
     resync_interval: float
     watch_timeout: float
-    watch_grace: float
     idle_limit: float
-    backoff_first: float
     backoff_limit: float
-    unreachable_limit: float
-    healthy_after: float
+    watch_grace: float = 30.0
+    """How long after timeoutSeconds a server may still end the stream by itself."""
+    backoff_first: float = 0.2
+    """The first wait; doubled from failure to failure."""
+    unreachable_limit: float = 1.2
+    """The longest wait while there is no connection: short, as outages end unannounced."""
+    healthy_after: float = 5.0
+    """A watch that lived so long forgets the failures before it."""
 
     def next_listing(self, roll: float) -> float:
         """Seconds to the next safety listing: never more than the interval, spread so that frontends do not march."""
