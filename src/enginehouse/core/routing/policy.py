@@ -1,4 +1,4 @@
-"""Which rank takes a request: filter out what may not be used, then let the policy pick. Pure but for the given generator."""
+"""Which rank takes a request: filter out what may not be used, then let the policy pick. Randomness is an argument."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class RoutingSettings:
 
     policy: PolicyName = "least-loaded"
     """How an engine is chosen: `least-loaded` takes the one with the fewest requests in flight, then the fewest prompt
-    tokens, at random among equals, so that several frontends do not all choose the same; `power-of-two` the better of two
-    random ones; `round-robin` and `random` as they say."""
+    tokens, at random among equals, so that several frontends do not all choose the same; `power-of-two` the better of
+    two random ones; `round-robin` and `random` as they say."""
     max_requests_per_engine: int = 0
-    """Most requests in flight on one engine rank; above it requests are refused with 429. 0: no limit, engines queue."""
+    """Most requests in flight on one engine rank; above it requests get 429. 0: no limit, the engines queue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,60 @@
+"""May traffic come here, and how does the frontend leave: readiness with its reasons, and the ordered shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from enginehouse.service.fleet import Fleet
+from enginehouse.service.models import Models
+
+log = structlog.get_logger("enginehouse.shutdown")
+
+
+class Readiness:
+    """Ready: every feed has listed once, the model can be served now, and we are not leaving."""
+
+    def __init__(self, fleet: Fleet, models: Models) -> None:
+        self._fleet = fleet
+        self._models = models
+        self.leaving = False
+
+    def reasons(self) -> list[str]:
+        """Why not; empty when ready."""
+        if self.leaving:
+            return ["shutting down"]
+        reasons = [
+            f"feed {status.feed}: not listed yet" + (f" ({status.error})" if status.error else "")
+            for status in self._fleet.feed_status()
+            if not status.synced
+        ]
+        if not self._fleet.serving.get():
+            reasons.append("no engine serves")
+        elif self._models.current is None:
+            reasons.append(self._models.problem or "the model's tokenizer is being loaded")
+        return reasons
+
+
+async def leave(
+    readiness: Readiness,
+    *,
+    discourage: Callable[[], None],
+    grace: float,
+    stop_accepting: Callable[[], None],
+    close: Callable[[float], Awaitable[int]],
+    timeout: float,
+) -> None:
+    """Leave without cutting anybody who can be spared.
+
+    Not ready; `grace` seconds in which everybody is still served while load balancers notice; no new connections; up to
+    `timeout` seconds for running answers; then cut.
+    """
+    readiness.leaving = True
+    discourage()
+    log.info("leaving", grace=grace, timeout=timeout)
+    await asyncio.sleep(grace)
+    stop_accepting()
+    cut = await close(timeout)
+    log.info("left", cut=cut)
