@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +97,9 @@ class Engine:
             self._timer = None
         if due is not None:
             self._timer_at = due
-            self._timer = loop.call_soon(self._step) if due <= now else loop.call_at(due, self._step)
+            # Loops round to milliseconds: rounding up here keeps a timer from firing early, again and again.
+            late = math.ceil((due - now) * 1000) / 1000
+            self._timer = loop.call_soon(self._step) if due <= now else loop.call_later(late, self._step)
 
     def _step(self) -> None:
         self._timer = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from enginehouse.domain.engine import ProtocolName, Role
+from enginehouse.domain.link import GrpcStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,10 @@ class Faults:
     """Die like a killed process once this many tokens were made over all requests since the fault was set."""
     prefill_hold: bool = False
     """Prefills that have begun do not end: a request stays open, admitted and without a first token."""
+
+    def __post_init__(self) -> None:
+        if self.refuse and self.refuse not in GrpcStatus.__members__:
+            raise ValueError(f"refuse: {self.refuse!r} is not the name of a gRPC status")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,7 @@ class MockSettings(Faults):
     """File for one JSON line per event as the engine saw it: request, abort, end."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("ranks", "max_running", "block_size", "context_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")

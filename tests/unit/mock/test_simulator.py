@@ -1,0 +1,227 @@
+"""The simulator: queue, prefill, steps and ends, with time as an argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enginehouse.mock.settings import Faults, MockSettings
+from enginehouse.mock.simulator import Answer, End, Job, Simulator
+from enginehouse.mock.vocabulary import load_vocabulary
+
+VOCABULARY = load_vocabulary()
+PROMPT = list(range(300, 340))
+
+
+def simulator(**settings: Any) -> Simulator:
+    return Simulator(MockSettings(**{"tokens_per_second": 10.0, **settings}), VOCABULARY)
+
+
+def job(rid: str = "r", *, prompt: list[int] = PROMPT, max_tokens: int = 3, **more: Any) -> Job:
+    return Job(rid, prompt, max_tokens, **more)
+
+
+def run(sim: Simulator, until: float = 100.0, now: float = 0.0) -> list[tuple[float, str, int]]:
+    """Step whenever it asks to be woken; returns (time, rid, tokens so far) of all news. Readers keep up."""
+    log = []
+    while (due := sim.wake_at(now)) is not None and due <= until:
+        now = max(now, due)
+        for answer in sim.step(now):
+            log.append((round(now, 6), answer.job.rid, len(answer.output)))
+            answer.taken = len(answer.output)
+    return log
+
+
+def test_tokens_are_a_function_of_prompt_and_position() -> None:
+    first, second = simulator(), simulator(ranks=2, tokens_per_second=0.0)
+    answers = [sim.submit(job(max_tokens=20)) for sim in (first, second)]
+    run(first)
+    run(second)
+    assert answers[0].output == answers[1].output == VOCABULARY.answer(PROMPT, 20)
+    assert VOCABULARY.answer(PROMPT, 20) != VOCABULARY.answer(PROMPT[1:], 20)
+    assert not {0, 1, 2} & set(VOCABULARY.words)
+
+
+def test_all_streams_advance_in_one_step() -> None:
+    sim = simulator()
+    for rid in "abc":
+        sim.submit(job(rid))
+    assert run(sim) == [(t, rid, n) for t, n in ((0.0, 1), (0.1, 2), (0.2, 3)) for rid in "abc"]
+
+
+def test_a_newcomer_joins_the_running_step() -> None:
+    sim = simulator()
+    sim.submit(job("a", max_tokens=4))
+    log = run(sim, until=0.15)
+    sim.submit(job("b", max_tokens=2))
+    log += run(sim, now=0.15)
+    assert log == [(0.0, "a", 1), (0.1, "a", 2), (0.15, "b", 1), (0.2, "a", 3), (0.2, "b", 2), (0.3, "a", 4)]
+
+
+def test_prefill_takes_time_for_what_is_not_cached() -> None:
+    sim = simulator(prefill_tokens_per_second=40.0, block_size=8)
+    sim.submit(job("cold", max_tokens=1))
+    assert run(sim) == [(1.0, "cold", 1)]
+    warm = sim.submit(job("warm", max_tokens=1))
+    assert run(sim, now=1.0) == [(1.2, "warm", 1)]  # 40 tokens, 4 blocks of 8 cached, 8 to compute
+    assert warm.cached == 32
+
+
+def test_prefills_of_a_rank_queue_up() -> None:
+    sim = simulator(prefill_tokens_per_second=40.0)
+    for number in range(2):
+        sim.submit(job(str(number), prompt=[number, *PROMPT[1:]], max_tokens=1))
+    assert run(sim) == [(1.0, "0", 1), (2.0, "1", 1)]
+
+
+def test_beyond_max_running_requests_wait_in_order() -> None:
+    sim = simulator(max_running=1, max_waiting=1)
+    sim.submit(job("a", max_tokens=2))
+    sim.step(0.0)
+    assert not sim.full(None)
+    sim.submit(job("b", max_tokens=1))
+    assert sim.full(None)
+    assert sim.ranks[0].running == 1
+    assert len(sim.ranks[0].waiting) == 1
+    assert run(sim) == [(0.1, "a", 2), (0.1, "b", 1)]
+
+
+def test_unpaced_makes_no_token_before_the_last_was_taken() -> None:
+    sim = simulator(tokens_per_second=0.0)
+    answer = sim.submit(job(max_tokens=9))
+    sim.step(0.0)
+    assert (len(answer.output), sim.wake_at(0.0)) == (1, None)
+    assert sim.step(5.0) == []
+    answer.taken = 1
+    assert sim.wake_at(5.0) == 5.0
+    assert sim.step(5.0) == [answer]
+
+
+def test_a_late_step_is_made_up_for_but_not_without_end() -> None:
+    sim = simulator()
+    answer = sim.submit(job(max_tokens=1000))
+    run(sim, until=0.05)
+    run(sim, until=60.0, now=60.0)
+    assert len(answer.output) <= 13  # first token, this step, and a second's worth
+
+
+@pytest.mark.parametrize(
+    ("settings", "request_", "length", "end", "matched"),
+    [
+        ({}, {"max_tokens": 5}, 5, End.LENGTH, None),
+        ({"eos_after": 3}, {"max_tokens": 5}, 3, End.STOP, VOCABULARY.eos),
+        ({"eos_after": 3}, {"max_tokens": 5, "ignore_eos": True}, 5, End.LENGTH, None),
+        ({"eos_after": 1}, {"max_tokens": 5, "min_tokens": 2}, 3, End.STOP, VOCABULARY.eos),
+        ({}, {"max_tokens": 5, "stop_ids": {1}}, 2, End.STOP, 1),
+        ({}, {"max_tokens": 5, "stop_ids": {1}, "min_tokens": 2}, 5, End.LENGTH, None),
+        ({}, {"max_tokens": 2, "stop_ids": {1}}, 2, End.STOP, 1),
+    ],
+)
+def test_ends(settings: dict[str, Any], request_: dict[str, Any], length: int, end: End, matched: int | None) -> None:
+    """`stop_ids` and `matched` of 1 stand for the token at position 1 of the answer."""
+    said = VOCABULARY.answer(PROMPT, 5)
+    if "stop_ids" in request_:
+        request_ = {**request_, "stop_ids": frozenset({said[1]})}
+    sim = simulator(**settings)
+    answer = sim.submit(job(**request_))
+    run(sim)
+    assert (len(answer.output), answer.end) == (length, end)
+    assert answer.matched == (said[1] if matched == 1 else matched)
+
+
+def test_abort_anywhere_leaves_nothing_behind() -> None:
+    sim = simulator(max_running=2, prefill_tokens_per_second=40.0)
+    answers = [sim.submit(job(str(number), prompt=[number, *PROMPT], max_tokens=50)) for number in range(3)]
+    run(sim, until=1.2)  # 0 decodes, 1 is in prefill, 2 waits
+    for answer in answers:
+        sim.abort(answer)
+    rank = sim.ranks[0]
+    assert (rank.running, len(rank.waiting), rank.held_tokens(), sim.wake_at(2.0)) == (0, 0, 0, None)
+    assert {answer.end for answer in answers} == {End.ABORT}
+    sim.abort(answers[0])  # again: harmless
+
+
+@pytest.mark.parametrize(
+    ("fault", "length", "end"),
+    [
+        ({"stall_after_tokens": 2}, 2, None),
+        ({"error_after_tokens": 2}, 2, End.ERROR),
+        ({"vanish_after_tokens": 2}, 2, End.VANISHED),
+        ({"never_answer": True}, 0, None),
+        ({"prefill_hold": True}, 0, None),
+    ],
+)
+def test_faults(fault: dict[str, Any], length: int, end: End | None) -> None:
+    sim = simulator()
+    answer = sim.submit(job(max_tokens=5))
+    sim.set_faults(Faults(**fault))
+    sim.step(0.0)
+    for tick in range(1, 10):
+        sim.step(tick / 10)
+    assert (len(answer.output), answer.end) == (length, end)
+    sim.set_faults(Faults())
+    if end is None:
+        run(sim, now=1.0)
+        assert answer.end is End.LENGTH
+
+
+def test_death_counts_tokens_since_the_fault_was_set() -> None:
+    sim = simulator()
+    sim.submit(job("a", max_tokens=4))
+    run(sim)
+    sim.set_faults(Faults(die_after_tokens=3))
+    answer = sim.submit(job("b", max_tokens=9))
+    now = 1.0
+    while not sim.dead:
+        sim.step(now)
+        now += 0.1
+    assert len(answer.output) == 3
+
+
+def test_ranks_are_chosen_by_load_or_named() -> None:
+    sim = simulator(ranks=3)
+    assert [sim.submit(job(str(number))).rank for number in range(4)] == [0, 1, 2, 0]
+    assert sim.submit(job("named", rank=2)).rank == 2
+
+
+_moves = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(1, 60), st.integers(1, 6)),
+        st.tuples(st.just("abort"), st.integers(0, 20), st.just(0)),
+        st.tuples(st.just("step"), st.integers(0, 40), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(_moves, st.sampled_from([0.0, 10.0]), st.sampled_from([0.0, 100.0]), st.integers(1, 3))
+def test_cached_tokens_are_true_and_everything_ends(
+    moves: list[tuple[str, int, int]], pace: float, prefill: float, ranks: int
+) -> None:
+    """Whatever is submitted, aborted and stepped: counts stay in bounds, and what was not aborted ends by length."""
+    sim = simulator(
+        tokens_per_second=pace, prefill_tokens_per_second=prefill, ranks=ranks, max_running=2, block_size=4, kv_blocks=6
+    )
+    answers: list[Answer] = []
+    now = 0.0
+    for kind, number, more in moves:
+        if kind == "submit":
+            answers.append(sim.submit(job(str(len(answers)), prompt=[300] * number, max_tokens=more)))
+        elif kind == "abort" and number < len(answers):
+            sim.abort(answers[number])
+        elif kind == "step":
+            now += number / 100
+            for answer in sim.step(now):
+                answer.taken = len(answer.output)
+        for rank in sim.ranks:
+            assert rank.running <= 2
+            assert len(rank.cache) <= 6
+    run(sim, until=1e6, now=now)
+    for answer in answers:
+        assert answer.end in (End.LENGTH, End.ABORT)
+        assert answer.cached % 4 == 0
+        assert answer.cached < len(answer.job.prompt)
+    assert all(rank.running == 0 and not rank.waiting for rank in sim.ranks)
