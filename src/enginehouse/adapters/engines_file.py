@@ -1,0 +1,117 @@
+"""The engines file as a feed, followed as it changes. `core.engine_list` decides what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from enginehouse.core.engine_list import BadList, read_engine_list
+from enginehouse.domain.feed import FeedEvent, FeedListed, FeedStatus, Wanted
+
+_log = structlog.get_logger("enginehouse.engines_file")
+
+
+@dataclass(frozen=True, slots=True)
+class EnginesFileSettings:
+    """How closely an engines file is followed."""
+
+    poll_interval: float = 1.0
+    """Seconds between two looks at the file. It is read each time, so that neither coarse time stamps nor the swapped
+    links of a ConfigMap hide a change."""
+    settle_time: float = 0.1
+    """Seconds for which changed content must stand still before it counts, as a file that is being written can be a
+    valid shorter list."""
+
+    def __post_init__(self) -> None:
+        if not self.poll_interval > 0:
+            raise ValueError("poll_interval must be more than 0 seconds")
+        if self.settle_time < 0:
+            raise ValueError("settle_time must not be negative")
+
+
+class FileFeed:
+    """A YAML list of engines in a file, as a feed."""
+
+    def __init__(
+        self, path: str | Path, settings: EnginesFileSettings | None = None, name: str = "engines-file"
+    ) -> None:
+        self.name = name
+        self._path = Path(path)
+        self._settings = settings or EnginesFileSettings()
+        self._content: bytes | None = None
+        self._wanted: tuple[Wanted, ...] | None = None
+        """The last good list."""
+        self._listings = 0
+        self._confirmed_at: float | None = None
+        self._error: str | None = None
+        self._next_at: float | None = None
+
+    def status(self) -> FeedStatus:
+        """Say how fresh our knowledge is, and what is wrong with the file."""
+        return FeedStatus(
+            feed=self.name,
+            kind="file",
+            synced=self._wanted is not None,
+            confirmed_at=self._confirmed_at,
+            listings=self._listings,
+            state=self._state(),
+            error=self._error,
+            next_try_at=self._next_at if self._error is not None else None,
+        )
+
+    def _state(self) -> str:
+        if self._error is None:
+            return "following" if self._wanted is not None else "reading"
+        return "keeping the last good list" if self._wanted is not None else "waiting for a good list"
+
+    async def run(self, post: Callable[[FeedEvent], None]) -> None:
+        """Follow the file until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._content = self._wanted = None
+        while True:
+            await self._look(post)
+            self._next_at = loop.time() + self._settings.poll_interval
+            await asyncio.sleep(self._settings.poll_interval)
+
+    async def _look(self, post: Callable[[FeedEvent], None]) -> None:
+        try:
+            content = await asyncio.to_thread(self._path.read_bytes)
+            while content != self._content and self._settings.settle_time:
+                await asyncio.sleep(self._settings.settle_time)
+                again = await asyncio.to_thread(self._path.read_bytes)
+                if again == content:
+                    break
+                content = again
+        except OSError as error:
+            self._content = None
+            self._fail(f"{self._path}: {error.strerror or error}")
+            return
+        if content != self._content:
+            self._content = content
+            self._read(content, post)
+        if self._error is None:
+            self._confirmed_at = asyncio.get_running_loop().time()
+
+    def _read(self, content: bytes, post: Callable[[FeedEvent], None]) -> None:
+        answer = read_engine_list(content)
+        if isinstance(answer, BadList):
+            self._fail(f"{self._path}: {answer.reason}")
+            return
+        if self._error is not None:
+            _log.info("engines file is good again", path=str(self._path))
+        self._error = None
+        if answer != self._wanted:
+            self._wanted = answer
+            self._listings += 1
+            _log.info("engines listed", path=str(self._path), engines=len(answer))
+            post(FeedListed(self.name, answer))
+
+    def _fail(self, reason: str) -> None:
+        if reason != self._error:
+            kept = len(self._wanted) if self._wanted is not None else 0
+            _log.warning("engines file cannot be used", error=reason, engines_kept=kept)
+        self._error = reason
