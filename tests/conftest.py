@@ -1,0 +1,70 @@
+"""Rigs for the tests that ask for one: set up once before the first test, so that no test's time limit pays for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT, Child, running
+
+_MISSING = pytest.StashKey[dict[str, str]]()
+_SETUP = ROOT / "tests" / "rigs" / "setup"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--vllm-cpu", action="store_true", help="also test against the real vLLM engine on the CPU (gigabytes)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--vllm-cpu"):
+        return
+    skip = pytest.mark.skip(reason="only with --vllm-cpu: see scripts/test-vllm-cpu")
+    for item in items:
+        if "vllm-cpu" in _rigs(item):
+            item.add_marker(skip)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Set up every rig that a selected test needs."""
+    missing = session.config.stash.setdefault(_MISSING, {})
+    if session.config.option.collectonly:
+        return
+    for rig in sorted({rig for item in session.items if not item.get_closest_marker("skip") for rig in _rigs(item)}):
+        done = subprocess.run([_SETUP, rig], capture_output=True, text=True, check=False)
+        if done.returncode:
+            missing[rig] = (done.stderr.strip() or done.stdout.strip() or "setup failed").splitlines()[-1]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for rig in _rigs(item):
+        reason = item.config.stash.get(_MISSING, {}).get(rig)
+        if reason is not None and os.environ.get("CI") == "true":
+            pytest.fail(f"rig {rig} cannot be set up: {reason}", pytrace=False)
+        if reason is not None:
+            pytest.skip(f"rig {rig} cannot be set up: {reason}")
+
+
+def _rigs(item: pytest.Item) -> set[str]:
+    return {str(name) for mark in item.iter_markers("rig") for name in mark.args}
+
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """start(command, env=…) -> Child: programs that end with the test."""
+    with ExitStack() as stack:
+
+        def run(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> Child:
+            return stack.enter_context(running(command, env=env))
+
+        yield run
