@@ -162,11 +162,11 @@ class Endpoint(Generic[_R]):
                     [*SSE, *headers],
                     self._limits.stalled_client_timeout,
                 )
-                await self._generator.run(wanted, answer)
+                await self._generator.run(wanted, answer, meter)
                 await answer.flushed()
             else:
                 answer = WholeAnswer(new_text, len(token_ids), meter)
-                await self._generator.run(wanted, answer)
+                await self._generator.run(wanted, answer, meter)
                 assert answer.finish is not None
                 whole = self._shape.whole(
                     answer_id,

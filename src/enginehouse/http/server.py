@@ -183,6 +183,7 @@ class HttpServer:
             http=DirectProtocol,
             ws="none",
             lifespan="off",
+            interface="asgi3",
             log_config=None,
             access_log=False,
             server_header=False,

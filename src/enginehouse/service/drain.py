@@ -27,7 +27,7 @@ class Readiness:
             return ["shutting down"]
         reasons = [
             f"feed {status.feed}: not listed yet" + (f" ({status.error})" if status.error else "")
-            for status in self._fleet.feed_status()
+            for status in (feed.status for feed in self._fleet.view().feeds)
             if not status.synced
         ]
         if not self._fleet.serving.get():

@@ -18,8 +18,9 @@ from enginehouse.core.routing.policy import AllExcluded, AllFull, Decision, Rout
 from enginehouse.domain.errors import EngineError, EngineTimeout, EngineUnavailable, NoEngine, Overloaded
 from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Delta
-from enginehouse.ports import Call
-from enginehouse.service.fleet import Fleet, Member
+from enginehouse.ports import Call, RequestMeter
+from enginehouse.service.fleet import Fleet
+from enginehouse.service.membership import Member
 
 log = structlog.get_logger("enginehouse.generate")
 
@@ -161,10 +162,8 @@ class Generator:
         self._router = Router(routing, rng)
         self._members: tuple[Member, ...] = ()
         self._candidates: tuple[Candidate, ...] = ()
-        self.retries = 0
-        """Attempts after the first, over all requests."""
 
-    async def run(self, request: TokenRequest, answer: Answer) -> Outcome:
+    async def run(self, request: TokenRequest, answer: Answer, meter: RequestMeter) -> Outcome:
         """Bring one whole answer, or raise: EngineError (the last attempt's), NoEngine, Overloaded.
 
         Cancelling it (the client went away) aborts the engine and settles everything.
@@ -207,7 +206,7 @@ class Generator:
                 self._fleet.report_failure(member, error)
             if not may_retry(error, sent=answer.sent, attempts=attempts, max_attempts=settings.attempts):
                 raise error
-            self.retries += 1
+            meter.retried(error.code or type(error).__name__)
             log.info("retry", engine=member.name, attempt=attempts, error=type(error).__name__, reason=error.message)
 
     async def _attempt(

@@ -12,7 +12,8 @@ import structlog
 from enginehouse.core.membership.card import ModelCard
 from enginehouse.domain.errors import EngineError, ModelNotFound, NoEngine
 from enginehouse.ports import Tokenizer
-from enginehouse.service.fleet import Fleet, Member
+from enginehouse.service.fleet import Fleet
+from enginehouse.service.membership import Member
 
 log = structlog.get_logger("enginehouse.models")
 

@@ -1,0 +1,152 @@
+"""What operators and probes ask: models, live, ready, metrics, the fleet. All is known already; nothing waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from enginehouse.core.openai.answers import ModelEntry, error_body, model_body, models_list
+from enginehouse.core.routing.ledger import Ledger
+from enginehouse.domain.errors import ModelNotFound
+from enginehouse.service.drain import Readiness
+from enginehouse.service.fleet import Fleet
+from enginehouse.service.membership import EngineView, FeedView
+from enginehouse.service.models import Models
+
+JSON = "application/json"
+RenderMetrics = Callable[[], tuple[bytes, str]]
+"""Body and content type of `/metrics`."""
+
+
+class Admin:
+    """The handlers."""
+
+    def __init__(
+        self, fleet: Fleet, models: Models, readiness: Readiness, ledger: Ledger, policy: str, metrics: RenderMetrics
+    ) -> None:
+        self._fleet = fleet
+        self._models = models
+        self._readiness = readiness
+        self._ledger = ledger
+        self._policy = policy
+        self._metrics = metrics
+
+    async def models(self, request: Request) -> Response:
+        return Response(models_list(self._entries()), media_type=JSON)
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        for entry in self._entries():
+            if entry.name == name:
+                return Response(model_body(entry), media_type=JSON)
+        error = ModelNotFound(f"The model {name!r} does not exist.", param="model")
+        return Response(error_body(error), error.status, media_type=JSON)
+
+    async def live(self, request: Request) -> Response:
+        """The process answers. Says nothing of engines: restarting us would bring none."""
+        return Response(b"ok\n", media_type="text/plain")
+
+    async def ready(self, request: Request) -> Response:
+        reasons = self._readiness.reasons()
+        body = msgspec.json.encode({"ready": not reasons, "reasons": reasons})
+        return Response(body, 503 if reasons else 200, media_type=JSON)
+
+    async def health(self, request: Request) -> Response:
+        """Ready or not, with counts: for people and load balancers that know one path."""
+        reasons = self._readiness.reasons()
+        view = self._fleet.view()
+        body = msgspec.json.encode(
+            {
+                "status": "unavailable" if reasons else "ok",
+                "reasons": reasons,
+                "model": view.card.model if view.card else None,
+                "engines": {state.value: count for state, count in view.states.items() if count},
+            }
+        )
+        return Response(body, 503 if reasons else 200, media_type=JSON)
+
+    async def metrics(self, request: Request) -> Response:
+        body, content_type = self._metrics()
+        return Response(body, headers={"content-type": content_type})
+
+    async def engines(self, request: Request) -> Response:
+        """Every engine and every matched pod: what it is, why it does not serve, what comes next."""
+        view = self._fleet.view()
+        card, reasons = view.card, self._readiness.reasons()
+        body = msgspec.json.encode(
+            {
+                "ready": not reasons,
+                "reasons": reasons,
+                "model": None if card is None else msgspec.to_builtins(card),
+                "topology": {"name": view.topology, "why": view.topology_reason},
+                "policy": self._policy,
+                "requests_in_flight": self._ledger.in_flight,
+                "engines": [self._engine(engine) for engine in view.engines],
+                "feeds": [_feed(feed) for feed in view.feeds],
+            }
+        )
+        return Response(body, media_type=JSON)
+
+    def _entries(self) -> Iterable[ModelEntry]:
+        current = self._models.current
+        if current is None:
+            return ()
+        card = current.card
+        return [
+            ModelEntry(name, current.created, card.context_length, None if name == card.model else card.model)
+            for name in (card.model, *card.aliases)
+        ]
+
+    def _engine(self, engine: EngineView) -> dict[str, Any]:
+        info = engine.info
+        loads = [
+            {"rank": rank, "requests": load.requests, "prompt_tokens": load.tokens}
+            for (engine_id, incarnation, rank), load in self._ledger
+            if (engine_id, incarnation) == (engine.engine_id, engine.incarnation)
+        ]
+        return {
+            "id": engine.engine_id,
+            "name": engine.name,
+            "incarnation": engine.incarnation,
+            "state": engine.state.value,
+            "reason": engine.reason or None,
+            "state_seconds": round(engine.state_seconds, 3),
+            "next_try_seconds": _rounded(engine.next_try),
+            "kept_for_seconds": _rounded(engine.kept_for),
+            "drain_left_seconds": _rounded(engine.drain_left),
+            "streams": engine.streams,
+            "load": loads,
+            "url": engine.url,
+            "role": engine.role,
+            "feeds": engine.feeds,
+            "pod": None if engine.pod is None else msgspec.to_builtins(engine.pod),
+            "protocol": None if info is None else info.protocol,
+            "model": None if info is None else info.model,
+            "context_length": None if info is None else info.context_length,
+            "block_size": None if info is None else info.block_size,
+            "ranks": None if info is None else info.ranks,
+            "instance": None if info is None else info.instance_id,
+            "version": None if info is None else info.version,
+        }
+
+
+def _feed(feed: FeedView) -> dict[str, Any]:
+    status = feed.status
+    return {
+        "name": status.feed,
+        "kind": status.kind,
+        "synced": status.synced,
+        "state": status.state,
+        "age_seconds": _rounded(feed.age),
+        "listings": status.listings,
+        "error": status.error,
+        "next_try_seconds": _rounded(feed.next_try),
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
