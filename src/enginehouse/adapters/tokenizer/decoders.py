@@ -1,0 +1,121 @@
+"""Ids to text for one answer, piece by piece: what has come out so far is never taken back, and the whole is exact.
+
+Exact means: the joined pieces equal what the `tokenizers` library makes of all the ids at once. Two families cover
+nearly every model and are decoded by table here; the rest goes through the library's own stream.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers.decoders import DecodeStream
+
+from enginehouse.adapters.tokenizer.tables import ByteFallbackTable, ByteLevelTable
+
+
+class ByteLevelDecoder:
+    """Tokens are bytes, joined and read as UTF-8; what is not UTF-8 becomes U+FFFD."""
+
+    __slots__ = ("_open", "_table")
+
+    def __init__(self, table: ByteLevelTable) -> None:
+        self._table = table
+        self._open = b""
+        """The beginning of a character that is not complete: at most three bytes."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        table = self._table
+        if not self._open and len(token_ids) == 1:
+            piece = table.get(token_ids[0])
+            if type(piece) is str:
+                return piece
+        data = self._open + b"".join(
+            [piece.encode() if type(piece) is str else piece for piece in map(table.get, token_ids)]  # type: ignore[misc]
+        )
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._open = data[used:]
+        return text
+
+    def flush(self) -> str:
+        text = self._open.decode(errors="replace")
+        self._open = b""
+        return text
+
+
+class ByteFallbackDecoder:
+    """Tokens are text, or one byte each where the vocabulary has no text for a character.
+
+    A run of byte tokens is text only if all of it is UTF-8: else each of its bytes becomes U+FFFD. So a run is held
+    until it ends.
+    """
+
+    __slots__ = ("_run", "_strip", "_table")
+
+    def __init__(self, table: ByteFallbackTable) -> None:
+        self._table = table
+        self._run = bytearray()
+        self._strip = table.strip
+        """How many leading spaces may still be dropped."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        get = self._table.get
+        if not self._run and not self._strip and len(token_ids) == 1:
+            piece = get(token_ids[0])
+            if type(piece) is str:
+                return piece
+        out = ""
+        for token in token_ids:
+            piece = get(token)
+            if type(piece) is int:
+                self._run.append(piece)
+            elif type(piece) is str:
+                out += self._end_run() + piece
+        return self._stripped(out)
+
+    def flush(self) -> str:
+        return self._stripped(self._end_run())
+
+    def _end_run(self) -> str:
+        if not self._run:
+            return ""
+        try:
+            text = self._run.decode()
+        except UnicodeDecodeError:
+            text = "\ufffd" * len(self._run)
+        self._run.clear()
+        return text
+
+    def _stripped(self, text: str) -> str:
+        while self._strip and text:
+            if text[0] != " ":
+                self._strip = 0
+            else:
+                self._strip -= 1
+                text = text[1:]
+        return text
+
+
+class LibraryDecoder:
+    """Any other decoder, through the library's stream. Keeps the ids of the answer, to know at its end what is held."""
+
+    __slots__ = ("_ids", "_out", "_skip", "_stream", "_tokenizer")
+
+    def __init__(self, tokenizer: LibraryTokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._stream: Any = DecodeStream(skip_special_tokens=skip_special_tokens)
+        self._ids: list[int] = []
+        self._out = ""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        self._ids.extend(token_ids)
+        piece = "".join([self._stream.step(self._tokenizer, token) or "" for token in token_ids])
+        self._out += piece
+        return piece
+
+    def flush(self) -> str:
+        whole: str = self._tokenizer.decode(self._ids, skip_special_tokens=self._skip)
+        return whole[len(self._out) :] if whole.startswith(self._out) else ""

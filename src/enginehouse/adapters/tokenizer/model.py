@@ -1,0 +1,170 @@
+"""One model's tokenizer and chat template: short texts are encoded in place, long ones in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import structlog
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from enginehouse.adapters.tokenizer.backend import open_fast, open_library
+from enginehouse.adapters.tokenizer.content import Content, eos_token_ids, read_content
+from enginehouse.adapters.tokenizer.decoders import ByteFallbackDecoder, ByteLevelDecoder, LibraryDecoder
+from enginehouse.adapters.tokenizer.errors import TokenizerError
+from enginehouse.adapters.tokenizer.files import digest, find_files
+from enginehouse.adapters.tokenizer.tables import ByteLevelTable, Table, table_for
+from enginehouse.adapters.tokenizer.template import ChatTemplate, find_template
+from enginehouse.domain.errors import InvalidRequest
+from enginehouse.ports import TextDecoder
+
+log = structlog.get_logger("enginehouse.tokenizer")
+
+_SLOWER: Final = 20
+"""How many times slower the reference library is than the fast one, roughly."""
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """How texts become token ids."""
+
+    inline_characters: int = 48_000
+    """Texts up to this many characters are encoded on the event loop, which takes about a millisecond at most. Longer
+    ones go to a thread."""
+    segment_cache_mib: int = 16
+    """Memory, in MiB, for the ids of earlier messages: a chat that goes on is then encoded only where it is new. 0
+    switches it off."""
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    # Both libraries let other threads run while they encode. Two: one very long prompt does not hold up the next.
+    return ThreadPoolExecutor(2, thread_name_prefix="encode")
+
+
+class ModelTokenizer:
+    """See ports.Tokenizer."""
+
+    def __init__(self, files: Mapping[str, bytes], settings: TokenizerSettings) -> None:
+        """Raises TokenizerError. Takes up to a second or two for a large vocabulary: call it in a thread."""
+        tokenizer_json = files.get("tokenizer.json")
+        if tokenizer_json is None:
+            raise TokenizerError(f"there is no tokenizer.json among {', '.join(sorted(files)) or 'no files'}")
+        content = read_content(tokenizer_json)
+        self.digest = digest(files)
+        self.vocab_size = len(content.tokens)
+        self.eos_token_ids = eos_token_ids(files, content)
+        self.template_problem: str | None = None
+        """Why there is no usable chat template; None when there is one."""
+        self._template: ChatTemplate | None = self._open_template(files)
+
+        library = open_library(tokenizer_json)
+        special = [token for number in sorted(content.special) if (token := content.tokens[number])]
+        fast = open_fast(tokenizer_json, library, special, settings.segment_cache_mib << 20)
+        self._encoder = library if fast is None else fast
+        self._inline = settings.inline_characters // (_SLOWER if fast is None else 1)
+        self._tables: dict[bool, Table] = {}
+        for skip in (True, False):
+            table = table_for(content, skip_special_tokens=skip)
+            if table is None or not _agrees(table, library, content, skip):
+                log.info("text is decoded by the library", decoder=_kind(content.decoder))
+                self._tables.clear()
+                break
+            self._tables[skip] = table
+        self._library: LibraryTokenizer | None = None if self._tables else library
+        self.fast = fast is not None
+        del library, fast, content
+        _give_back()
+
+    def _open_template(self, files: Mapping[str, bytes]) -> ChatTemplate | None:
+        try:
+            template = find_template(files)
+        except TokenizerError as error:
+            self.template_problem = str(error)
+            log.warning("chat template unusable, chat requests are refused", reason=str(error))
+            return None
+        if template is None:
+            self.template_problem = "this model has no chat template"
+        return template
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
+        if len(text) <= self._inline:
+            return self._encode(text, add_special_tokens)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_threads(), self._encode, text, add_special_tokens)
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Sequence[int]:
+        if self._template is None:
+            raise InvalidRequest(
+                f"{self.template_problem}; use /v1/completions, or give the frontend a template", param="messages"
+            )
+        return await self.encode(self._template.render(messages, options), add_special_tokens=False)
+
+    def decoder(self, *, skip_special_tokens: bool = True) -> TextDecoder:
+        if self._library is not None:
+            return LibraryDecoder(self._library, skip_special_tokens)
+        return _decoder(self._tables[skip_special_tokens])
+
+    def _encode(self, text: str, add_special_tokens: bool) -> Sequence[int]:
+        ids: Sequence[int] = self._encoder.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+
+def load_tokenizer(
+    source: str | None = None,
+    files: Mapping[str, bytes] | None = None,
+    settings: TokenizerSettings | None = None,
+) -> ModelTokenizer:
+    """From files that an engine handed out if there are any, else from `source`.
+
+    source: a folder, or a model id whose files are in the local hub cache. Raises TokenizerError. Takes up to a second
+    or two: call it in a thread.
+    """
+    if not files:
+        if not source:
+            raise TokenizerError("the engine hands out no tokenizer and none is configured; give --tokenizer")
+        files = find_files(source)
+    tokenizer = ModelTokenizer(files, settings or TokenizerSettings())
+    log.info("tokenizer loaded", tokens=tokenizer.vocab_size, fast=tokenizer.fast, digest=tokenizer.digest[:12])
+    return tokenizer
+
+
+def _decoder(table: Table) -> ByteLevelDecoder | ByteFallbackDecoder:
+    return ByteLevelDecoder(table) if isinstance(table, ByteLevelTable) else ByteFallbackDecoder(table)
+
+
+def _agrees(table: Table, library: LibraryTokenizer, content: Content, skip: bool) -> bool:
+    """Decoding by table gives the library's text, for id sequences of every kind."""
+    rng = random.Random(20261130)
+    size = len(content.tokens)
+    special = sorted(content.special)
+    short = [number for number, token in enumerate(content.tokens) if token is not None and len(token) <= 6][:2000]
+    for turn in range(96):
+        pool: Sequence[int] = (range(size), short or range(size), range(min(size, 600)))[turn % 3]
+        ids = [rng.choice(special) if special and rng.random() < 0.05 else rng.choice(pool) for _ in range(turn)]
+        decoder = _decoder(table)
+        if "".join([decoder.push((number,)) for number in ids]) + decoder.flush() != library.decode(
+            ids, skip_special_tokens=skip
+        ):
+            return False
+    return True
+
+
+def _kind(decoder: Any) -> str:
+    return str(decoder.get("type")) if isinstance(decoder, dict) else "none"
+
+
+def _give_back() -> None:
+    """Loading a large vocabulary takes ten times what stays; without this the process keeps it all."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):  # not glibc
+        log.debug("memory is not given back by hand on this platform")
