@@ -1,0 +1,52 @@
+"""Metrics: counted in plain Python where things happen, turned into Prometheus' text when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+import enginehouse
+from enginehouse.adapters.metrics import table
+from enginehouse.adapters.metrics.collect import fleet_families, numbers, request_families
+from enginehouse.adapters.metrics.meters import RequestCounts
+from enginehouse.service.membership import Counters, FleetView
+
+__all__ = ["Metrics"]
+
+
+class Metrics(Collector):
+    """All metrics of one frontend. `requests` is the `Meters` port; `render` is what `/metrics` answers.
+
+    fleet: the fleet as it is now; counters: what happened in it; ready: what `/readyz` would say.
+    """
+
+    def __init__(
+        self, fleet: Callable[[], FleetView], counters: Counters, ready: Callable[[], bool], *, process: bool = True
+    ) -> None:
+        self.requests = RequestCounts()
+        self._fleet = fleet
+        self._counters = counters
+        self._ready = ready
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        if process:
+            ProcessCollector(registry=self._registry)
+
+    def render(self) -> tuple[bytes, str]:
+        """Body and content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+
+    def collect(self) -> Iterator[Family]:
+        """Called by the registry for each scrape."""
+        yield numbers(table.INFO, {(enginehouse.__version__,): 1})
+        yield from request_families(self.requests)
+        yield from fleet_families(self._fleet(), self._counters)
+        yield numbers(table.READY, {(): int(self._ready())})
+
+    def describe(self) -> Iterator[Family]:
+        """Names only, so that registering does not ask the fleet."""
+        return (numbers(row, {}) for row in table.TABLE if row.kind != "histogram")

@@ -1,0 +1,103 @@
+"""What is counted of requests, and how: per token two clock reads less one, a bisection and two additions.
+
+Prometheus is not called here: its own counters take a lock and cost more than a token may. `collect.py` reads these
+numbers when somebody scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from enginehouse.adapters.metrics.counts import Buckets, Codes
+from enginehouse.adapters.metrics.table import (
+    BETWEEN_TOKENS_SECONDS,
+    ENDPOINTS,
+    FIRST_TOKEN_SECONDS,
+    PROMPT_TOKENS,
+    REQUEST_SECONDS,
+)
+
+CLIENT_GONE = 499
+
+
+class RequestCounts:
+    """Everything counted of requests since the start; implements the `Meters` port."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.clock = clock
+        self.answered: dict[tuple[str, str, str], int] = {}
+        self.codes = Codes()
+        self.in_flight = dict.fromkeys(ENDPOINTS, 0)
+        self.waiting = dict.fromkeys(ENDPOINTS, 0)
+        self.seconds = {endpoint: Buckets(REQUEST_SECONDS) for endpoint in ENDPOINTS}
+        self.first_token = Buckets(FIRST_TOKEN_SECONDS)
+        self.between_tokens = Buckets(BETWEEN_TOKENS_SECONDS)
+        self.prompt_length = Buckets(PROMPT_TOKENS)
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+        self.retries = Codes()
+        self.cuts = Codes()
+        self.disconnects = 0
+
+    def begin(self, endpoint: str) -> Meter:
+        """A request arrived on this path."""
+        return Meter(self, endpoint if endpoint in self.in_flight else "other")
+
+
+class Meter:
+    """One request's share of the counts; implements the `RequestMeter` port."""
+
+    __slots__ = ("_counts", "_endpoint", "_last", "_open", "_start")
+
+    def __init__(self, counts: RequestCounts, endpoint: str) -> None:
+        self._counts = counts
+        self._endpoint = endpoint
+        self._start = counts.clock()
+        self._last: float | None = None
+        self._open = True
+        counts.in_flight[endpoint] += 1
+        counts.waiting[endpoint] += 1
+
+    def tokens(self, count: int) -> None:
+        if not self._open or count < 1:
+            return
+        counts = self._counts
+        counts.completion_tokens += count
+        now = counts.clock()
+        last, self._last = self._last, now
+        if last is None:
+            counts.waiting[self._endpoint] -= 1
+            counts.first_token.observe(now - self._start)
+        else:
+            counts.between_tokens.observe((now - last) / count, count)
+
+    def prompt(self, tokens: int, cached: int = 0) -> None:
+        if self._open:
+            self._counts.prompt_tokens += tokens
+            self._counts.cached_tokens += cached
+            self._counts.prompt_length.observe(tokens)
+
+    def retried(self, code: str) -> None:
+        if self._open:
+            self._counts.retries.add(code)
+
+    def end(self, status: int, code: str | None = None, *, cut: bool = False) -> None:
+        if not self._open:
+            return
+        self._open = False
+        counts, endpoint = self._counts, self._endpoint
+        counts.in_flight[endpoint] -= 1
+        if self._last is None:
+            counts.waiting[endpoint] -= 1
+        counts.seconds[endpoint].observe(counts.clock() - self._start)
+        label = counts.codes.bounded(code) if code else ""
+        if label:
+            counts.codes.add(label)
+        key = (endpoint, str(status), label)
+        counts.answered[key] = counts.answered.get(key, 0) + 1
+        if status == CLIENT_GONE:
+            counts.disconnects += 1
+        elif cut:
+            counts.cuts.add(label or "unknown")

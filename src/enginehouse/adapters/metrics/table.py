@@ -1,0 +1,152 @@
+"""Every metric: its name, type, labels and meaning. Nothing is exposed that does not stand here.
+
+Labels are bounded by construction: endpoints and outcomes are closed sets, feeds and engines are those that exist now
+(the series of one that left goes with it), and nothing that a client sends becomes a label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "other")
+"""Values of the label `endpoint`; any other path counts as `other`, so junk paths make no series."""
+
+MAX_CODES = 64
+"""Distinct values of the label `code`; later ones count as `other`. Our error tree has far fewer."""
+
+FIRST_TOKEN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0, 120.0)
+BETWEEN_TOKENS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 3.0, 10.0)
+REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+PROMPT_TOKENS = (16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table. Counters are exposed with `_total` at the end of their name."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    meaning: str
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exposed(self) -> str:
+        """The name as Prometheus sees it."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+INFO = Metric("enginehouse_info", "gauge", ("version",), "1; the label says which version runs.")
+REQUESTS = Metric(
+    "enginehouse_requests",
+    "counter",
+    ("endpoint", "status", "code"),
+    "Requests answered, by HTTP status (499: the client went away) and error code (empty: none).",
+)
+REQUEST_TIME = Metric(
+    "enginehouse_request_seconds",
+    "histogram",
+    ("endpoint",),
+    "Time from the request's arrival to the end of its answer.",
+    REQUEST_SECONDS,
+)
+IN_FLIGHT = Metric("enginehouse_requests_in_flight", "gauge", ("endpoint",), "Requests that are being answered now.")
+WAITING = Metric(
+    "enginehouse_requests_waiting", "gauge", ("endpoint",), "Requests in flight that have no token of their answer yet."
+)
+PROMPT = Metric("enginehouse_prompt_tokens", "counter", (), "Tokens of prompts that an engine took up.")
+PROMPT_LENGTH = Metric(
+    "enginehouse_prompt_length_tokens", "histogram", (), "Tokens in one prompt that an engine took up.", PROMPT_TOKENS
+)
+CACHED = Metric("enginehouse_cached_tokens", "counter", (), "Prompt tokens that engines took from their prefix caches.")
+COMPLETION = Metric("enginehouse_completion_tokens", "counter", (), "Tokens that engines generated for clients.")
+FIRST_TOKEN = Metric(
+    "enginehouse_first_token_seconds",
+    "histogram",
+    (),
+    "Time from the request's arrival to the first token of its answer.",
+    FIRST_TOKEN_SECONDS,
+)
+BETWEEN_TOKENS = Metric(
+    "enginehouse_between_tokens_seconds",
+    "histogram",
+    (),
+    "Time between two tokens of one answer; tokens that arrive in one message share its gap evenly.",
+    BETWEEN_TOKENS_SECONDS,
+)
+RETRIES = Metric(
+    "enginehouse_retries",
+    "counter",
+    ("code",),
+    "Attempts that failed with nothing sent to the client and were repeated on another engine, by the failure's code.",
+)
+CUTS = Metric(
+    "enginehouse_stream_cuts",
+    "counter",
+    ("code",),
+    "Streams that ended in an error after their first token had been sent, by the error's code.",
+)
+DISCONNECTS = Metric("enginehouse_client_disconnects", "counter", (), "Requests that their client left before the end.")
+ENGINES = Metric("enginehouse_engines", "gauge", ("state",), "Engines known to the fleet, by state.")
+STREAMS = Metric("enginehouse_engine_streams", "gauge", ("engine",), "Streams in flight on each engine with a link.")
+PROBES = Metric(
+    "enginehouse_probes",
+    "counter",
+    ("outcome",),
+    "Probes of engines, by how they ended: passed, failed, timed_out, cancelled.",
+)
+CHECKS = Metric("enginehouse_checks", "counter", ("outcome",), "Health checks of admitted engines: passed, failed.")
+CHANGES = Metric(
+    "enginehouse_membership_changes",
+    "counter",
+    ("change",),
+    "What happened to engines: admitted (each return included), refused, suspected, withdrawn, closed.",
+)
+STREAMS_CUT = Metric(
+    "enginehouse_drain_cuts", "counter", (), "Streams cut because their withdrawn engine reached its drain deadline."
+)
+IGNORED = Metric(
+    "enginehouse_late_events", "counter", (), "Late words of engines that were over; they changed nothing."
+)
+FEED_AGE = Metric(
+    "enginehouse_feed_age_seconds",
+    "gauge",
+    ("feed",),
+    "Seconds since the feed's source last confirmed what we know. The one to alert on when engines come from pods.",
+)
+FEED_SYNCED = Metric("enginehouse_feed_synced", "gauge", ("feed",), "1 once the feed has listed, else 0.")
+FEED_FAILING = Metric("enginehouse_feed_failing", "gauge", ("feed",), "1 while a failure of the feed stands, else 0.")
+LISTINGS = Metric("enginehouse_feed_listings", "counter", ("feed",), "Complete listings that the feed has made.")
+READY = Metric("enginehouse_ready", "gauge", (), "1 while /readyz answers 200, else 0.")
+
+TABLE: tuple[Metric, ...] = (
+    INFO,
+    REQUESTS,
+    REQUEST_TIME,
+    IN_FLIGHT,
+    WAITING,
+    PROMPT,
+    PROMPT_LENGTH,
+    CACHED,
+    COMPLETION,
+    FIRST_TOKEN,
+    BETWEEN_TOKENS,
+    RETRIES,
+    CUTS,
+    DISCONNECTS,
+    ENGINES,
+    STREAMS,
+    PROBES,
+    CHECKS,
+    CHANGES,
+    STREAMS_CUT,
+    IGNORED,
+    FEED_AGE,
+    FEED_SYNCED,
+    FEED_FAILING,
+    LISTINGS,
+    READY,
+)

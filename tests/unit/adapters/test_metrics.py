@@ -1,0 +1,233 @@
+"""Metrics: the table is all there is, series are bounded, a token is counted without calling Prometheus."""
+
+from __future__ import annotations
+
+import uuid
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from enginehouse.adapters.metrics import Metrics
+from enginehouse.adapters.metrics.counts import Buckets, Codes
+from enginehouse.adapters.metrics.meters import RequestCounts
+from enginehouse.adapters.metrics.table import ENDPOINTS, MAX_CODES, TABLE
+from enginehouse.domain.feed import FeedStatus
+from enginehouse.service.membership import Counters, EngineView, FeedView, FleetView, State, Topology
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def engine(name: str, state: State = State.SERVING, streams: int = 0, incarnation: int = 1) -> EngineView:
+    return EngineView(
+        engine_id=name,
+        incarnation=incarnation,
+        name=name,
+        state=state,
+        reason="",
+        url=f"grpc://{name}",
+        role=None,
+        info=None,
+        feeds=("fixed",),
+        pod=None,
+        state_seconds=1.0,
+        next_try=None,
+        kept_for=None,
+        drain_left=None,
+        streams=streams,
+    )
+
+
+def fleet(*engines: EngineView, feeds: tuple[FeedView, ...] = ()) -> FleetView:
+    states = {state: sum(e.state is state for e in engines) for state in State}
+    return FleetView(None, Topology.AGGREGATED, "", engines, feeds, (), states)
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    body, content_type = metrics.render()
+    assert content_type.startswith("text/plain")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    return samples(metrics)[name, frozenset(labels.items())]
+
+
+def make(view: FleetView | None = None, counters: Counters | None = None, ready: bool = True) -> Metrics:
+    shown = view if view is not None else fleet()
+    return Metrics(lambda: shown, counters or Counters(), lambda: ready, process=False)
+
+
+def test_what_is_exposed_is_the_table_and_nothing_else() -> None:
+    body, _ = make(fleet(engine("a"))).render()
+    found = {(family.name, family.type) for family in text_string_to_metric_families(body.decode())}
+    assert found == {(row.name, row.kind) for row in TABLE}
+
+
+def test_names_follow_the_conventions_and_every_row_is_explained() -> None:
+    assert len({row.name for row in TABLE}) == len(TABLE)
+    for row in TABLE:
+        assert row.name.startswith("enginehouse_")
+        assert not row.name.endswith("_total"), "added when exposed"
+        assert row.meaning.endswith(".")
+        assert bool(row.buckets) == (row.kind == "histogram")
+
+
+def test_a_streamed_answer_is_counted() -> None:
+    metrics, clock = make(), Clock()
+    metrics.requests = RequestCounts(clock)
+    meter = metrics.requests.begin("/v1/chat/completions")
+    assert value(metrics, "enginehouse_requests_in_flight", endpoint="/v1/chat/completions") == 1
+    assert value(metrics, "enginehouse_requests_waiting", endpoint="/v1/chat/completions") == 1
+    clock.now += 0.3
+    meter.prompt(120, cached=64)
+    meter.tokens(1)
+    assert value(metrics, "enginehouse_requests_waiting", endpoint="/v1/chat/completions") == 0
+    for _ in range(3):
+        clock.now += 0.025
+        meter.tokens(1)
+    clock.now += 0.1
+    meter.tokens(4)
+    meter.end(200)
+    found = samples(metrics)
+    none: frozenset[tuple[str, str]] = frozenset()
+    assert found["enginehouse_completion_tokens_total", none] == 8
+    assert found["enginehouse_prompt_tokens_total", none] == 120
+    assert found["enginehouse_cached_tokens_total", none] == 64
+    assert found["enginehouse_first_token_seconds_count", none] == 1
+    assert found["enginehouse_first_token_seconds_bucket", frozenset({("le", "0.4")})] == 1
+    assert found["enginehouse_first_token_seconds_bucket", frozenset({("le", "0.2")})] == 0
+    assert found["enginehouse_between_tokens_seconds_count", none] == 7, "each later token once, also those that share"
+    assert found["enginehouse_between_tokens_seconds_bucket", frozenset({("le", "0.03")})] == 7
+    assert abs(found["enginehouse_between_tokens_seconds_sum", none] - 0.175) < 1e-9
+    assert value(metrics, "enginehouse_requests_in_flight", endpoint="/v1/chat/completions") == 0
+    assert value(metrics, "enginehouse_requests_total", endpoint="/v1/chat/completions", status="200", code="") == 1
+
+
+def test_s1_a_client_that_leaves_is_counted_and_every_gauge_returns_to_zero() -> None:
+    metrics = make()
+    before_first = metrics.requests.begin("/v1/completions")
+    after_first = metrics.requests.begin("/v1/completions")
+    after_first.tokens(1)
+    before_first.end(499)
+    after_first.end(499, cut=True)
+    assert value(metrics, "enginehouse_client_disconnects_total") == 2
+    assert value(metrics, "enginehouse_requests_in_flight", endpoint="/v1/completions") == 0
+    assert value(metrics, "enginehouse_requests_waiting", endpoint="/v1/completions") == 0
+
+
+def test_retries_and_cuts_are_counted_by_code() -> None:
+    metrics = make()
+    meter = metrics.requests.begin("/v1/completions")
+    meter.retried("engine_unavailable")
+    meter.tokens(2)
+    meter.end(502, "engine_broken", cut=True)
+    assert value(metrics, "enginehouse_retries_total", code="engine_unavailable") == 1
+    assert value(metrics, "enginehouse_stream_cuts_total", code="engine_broken") == 1
+    assert (
+        value(metrics, "enginehouse_requests_total", endpoint="/v1/completions", status="502", code="engine_broken")
+        == 1
+    )
+
+
+def test_after_its_end_a_meter_is_harmless() -> None:
+    metrics = make()
+    meter = metrics.requests.begin("/v1/completions")
+    meter.end(200)
+    before = samples(metrics)
+    meter.end(500)
+    meter.tokens(5)
+    meter.prompt(5)
+    meter.retried("x")
+    assert samples(metrics) == before
+
+
+def test_s6_junk_paths_and_codes_make_no_series() -> None:
+    metrics = make()
+    metrics.requests.begin("/v1/nothing").end(404, "not_found")
+    first = len(samples(metrics))
+    for _ in range(1000):
+        metrics.requests.begin(f"/{uuid.uuid4()}").end(404, "not_found")
+    assert len(samples(metrics)) == first
+    for number in range(1000):
+        meter = metrics.requests.begin("/v1/completions")
+        meter.retried(f"r{number}")
+        meter.end(500, f"c{number}", cut=True)
+    found = samples(metrics)
+    for name in ("enginehouse_requests_total", "enginehouse_retries_total", "enginehouse_stream_cuts_total"):
+        assert sum(key[0] == name for key in found) <= MAX_CODES + 2
+    assert value(metrics, "enginehouse_retries_total", code="other") == 1000 - MAX_CODES
+
+
+def test_s6_a_thousand_pods_that_came_and_went_leave_no_series() -> None:
+    shown = fleet(*(engine(f"ns/pod-{n}:30001") for n in range(3)))
+    metrics = Metrics(lambda: shown, Counters(), lambda: True, process=False)
+    few = len(samples(metrics))
+    for round_ in range(50):
+        shown = fleet(*(engine(f"ns/pod-{round_}-{n}:30001", streams=n) for n in range(20)))
+        metrics.render()
+    shown = fleet(*(engine(f"ns/new-{n}:30001") for n in range(3)))
+    assert len(samples(metrics)) == few
+
+
+def test_two_incarnations_of_one_name_are_one_series() -> None:
+    view = fleet(engine("a", State.DRAINING, streams=2), engine("a", State.SERVING, streams=3, incarnation=2))
+    assert value(make(view), "enginehouse_engine_streams", engine="a") == 5
+
+
+def test_engines_feeds_and_counters_show() -> None:
+    status = FeedStatus("pods", "pods", True, 5.0, listings=4, error="403 forbidden")
+    never = FeedStatus("file", "file", False, None)
+    view = fleet(
+        engine("a"), engine("b", State.FAILED), feeds=(FeedView(status, 12.5, None), FeedView(never, None, 1.0))
+    )
+    counters = Counters(probes_passed=2, probes_failed=5, probes_timed_out=3, withdrawals=1, streams_cut=7)
+    metrics = make(view, counters, ready=False)
+    assert value(metrics, "enginehouse_engines", state="serving") == 1
+    assert value(metrics, "enginehouse_engines", state="failed") == 1
+    assert value(metrics, "enginehouse_engines", state="draining") == 0
+    assert value(metrics, "enginehouse_probes_total", outcome="failed") == 2
+    assert value(metrics, "enginehouse_probes_total", outcome="timed_out") == 3
+    assert value(metrics, "enginehouse_membership_changes_total", change="withdrawn") == 1
+    assert value(metrics, "enginehouse_drain_cuts_total") == 7
+    assert value(metrics, "enginehouse_feed_age_seconds", feed="pods") == 12.5
+    assert ("enginehouse_feed_age_seconds", frozenset({("feed", "file")})) not in samples(metrics), (
+        "no age before a sync"
+    )
+    assert value(metrics, "enginehouse_feed_failing", feed="pods") == 1
+    assert value(metrics, "enginehouse_feed_synced", feed="file") == 0
+    assert value(metrics, "enginehouse_feed_listings_total", feed="pods") == 4
+    assert value(metrics, "enginehouse_ready") == 0
+
+
+def test_labels_that_are_odd_are_escaped() -> None:
+    name = 'grpc://"x"\\\n:1'
+    assert value(make(fleet(engine(name, streams=1))), "enginehouse_engine_streams", engine=name) == 1
+
+
+def test_buckets_hold_their_bounds_inclusively() -> None:
+    buckets = Buckets((1.0, 2.0))
+    for number in (0.5, 1.0, 1.5, 2.0, 9.0):
+        buckets.observe(number)
+    assert list(buckets.cumulative()) == [("1.0", 2), ("2.0", 4), ("+Inf", 5)]
+    assert buckets.total == 14.0
+
+
+def test_a_bounded_code_keeps_counting_what_it_knew() -> None:
+    codes = Codes()
+    for number in range(MAX_CODES + 5):
+        codes.add(str(number))
+    codes.add("0")
+    assert codes.values["0"] == 2
+    assert codes.values["other"] == 5
+
+
+def test_endpoints_end_with_other() -> None:
+    assert ENDPOINTS[-1] == "other"
