@@ -18,7 +18,7 @@ Labels = tuple[str, ...]
 
 def request_families(counts: RequestCounts) -> Iterator[Family]:
     """Everything counted of requests."""
-    yield numbers(t.REQUESTS, dict(counts.answered))
+    yield numbers(t.REQUESTS, counts.answered)
     yield histograms(t.REQUEST_TIME, {(name,): buckets for name, buckets in counts.seconds.items()})
     yield numbers(t.IN_FLIGHT, _one_label(counts.in_flight))
     yield numbers(t.WAITING, _one_label(counts.waiting))

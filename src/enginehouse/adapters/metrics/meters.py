@@ -26,7 +26,7 @@ class RequestCounts:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
-        self.answered: dict[tuple[str, str, str], int] = {}
+        self.answered: dict[tuple[str, ...], int] = {}
         self.codes = Codes()
         self.in_flight = dict.fromkeys(ENDPOINTS, 0)
         self.waiting = dict.fromkeys(ENDPOINTS, 0)

@@ -1,0 +1,121 @@
+"""Do the settings make sense together, and what would `serve` do with them? Pure: nothing is opened or looked up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from enginehouse.domain.engine import InvalidTarget, Role, Target
+from enginehouse.settings.table import rows
+
+if TYPE_CHECKING:
+    from enginehouse.settings import Settings
+
+MAY_BE_ZERO = frozenset(
+    {
+        "cut_grace",
+        "hold_timeout",
+        "keep_unready",
+        "port",
+        "probe_retry_first",
+        "retry_jitter",
+        "shutdown_grace",
+        "shutdown_timeout",
+    }
+)
+"""Numbers for which 0 is a meaning and not a mistake, besides those whose default is 0."""
+
+_PORTS = frozenset({"port", "pod_port", "prefill_pod_port"})
+
+
+def problems(settings: Settings) -> list[str]:
+    """One sentence for each: the setting, its value, what is wrong, what is right. Empty: none."""
+    return [*_numbers(settings), *_engines(settings), *_together(settings)]
+
+
+def _numbers(settings: Settings) -> Iterator[str]:
+    for row in rows(type(settings)):
+        value: Any = settings
+        for name in row.path:
+            value = getattr(value, name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        zero = row.field in MAY_BE_ZERO or row.default == 0
+        if row.field in _PORTS:
+            least = 0 if zero else 1
+            if not least <= value <= 65535:
+                yield f"{row.flag}: {value} is not a port; {least} to 65535 are"
+        elif value < 0 or (value == 0 and not zero):
+            yield f"{row.flag}: {value:g} is too small; it must be {'0 or more' if zero else 'more than 0'}"
+
+
+def _engines(settings: Settings) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for text in settings.sources.engine:
+        try:
+            target = Target.parse(text)
+        except InvalidTarget as error:
+            yield f"--engine: {error}"
+            continue
+        if target.url in seen:
+            yield f"--engine: {text!r} and {seen[target.url]!r} are the same engine; give it once"
+        seen[target.url] = text
+        if target.role is Role.PREFILL and settings.fleet.topology == "aggregated":
+            yield f"--engine: {text!r} is a prefill engine, but --topology is aggregated; use disaggregated or auto"
+
+
+def _together(settings: Settings) -> Iterator[str]:
+    chosen = settings.sources
+    if not (chosen.engine or chosen.engines_file or chosen.pods):
+        yield (
+            "no source of engines: give --engine grpc://HOST:PORT, --engines-file FILE or --pods SELECTOR"
+            + (" (prefill pods alone cannot answer)" if chosen.prefill_pods else "")
+        )
+    for flag, selector, port in (
+        ("pods", chosen.pods, chosen.pod_port),
+        ("prefill-pods", chosen.prefill_pods, chosen.prefill_pod_port),
+    ):
+        port_flag = f"--{flag.removesuffix('s')}-port"
+        if selector is None and port is not None:
+            yield f"{port_flag}: {port} is given, but --{flag} is not; give both or none"
+        if selector is not None and (fault := selector_fault(selector)):
+            yield f"--{flag}: {selector!r} {fault}; expected labels such as app=sglang,tier in (a,b)"
+    if chosen.prefill_pods is not None and settings.fleet.topology == "aggregated":
+        yield "--prefill-pods is given, but --topology is aggregated; use disaggregated or auto"
+    if chosen.pods is not None and chosen.pods == chosen.prefill_pods:
+        yield f"--prefill-pods: {chosen.pods!r} is also --pods; a pod cannot be in both pools"
+
+
+def selector_fault(selector: str) -> str | None:
+    """What is wrong with a label selector, as far as that shows without an API server."""
+    if not selector.strip():
+        return "is empty and would select every pod"
+    if selector.count("(") != selector.count(")"):
+        return "has unbalanced parentheses"
+    for part in re.split(r",(?![^(]*\))", selector):
+        text = part.strip()
+        if not re.fullmatch(r"!?\s*[^\s=!,()]+|[^\s=!,()]+\s*(=|==|!=)\s*[^\s=!,()]*|\S+\s+(in|notin)\s*\(.*\)", text):
+            return f"has a part that is no requirement: {text!r}"
+    return None
+
+
+def plan(settings: Settings) -> Iterator[str]:
+    """What `serve` would do, in lines for people."""
+    chosen, fleet = settings.sources, settings.fleet
+    yield f"listen on {settings.http.host}:{settings.http.port}"
+    for text in chosen.engine:
+        target = Target.parse(text)
+        notes = ", ".join(str(note) for note in (target.role, target.protocol) if note)
+        yield f"engine {target.url}" + (f" ({notes})" if notes else "")
+    if chosen.engines_file:
+        yield f"follow the engines in {Path(chosen.engines_file)}"
+    for what, selector, port in (
+        ("pods", chosen.pods, chosen.pod_port),
+        ("prefill pods", chosen.prefill_pods, chosen.prefill_pod_port),
+    ):
+        if selector is not None:
+            yield f"watch {what} {selector!r}, port {port if port is not None else 'from their annotation only'}"
+    yield f"serve {fleet.model or 'the model that the first engine serves'}, {fleet.topology} topology"
+    yield f"tokenizer {fleet.tokenizer or 'from the engines'}, routing {settings.routing.policy}"
