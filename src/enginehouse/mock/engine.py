@@ -110,6 +110,11 @@ class Engine:
         else:
             self.poke()
 
+    async def settled(self) -> None:
+        """Wait until every front has let go of its request."""
+        while self.streams:
+            await self.next_change()
+
     def close(self) -> None:
         """Let no timer outlive the engine."""
         if self._timer is not None:
@@ -118,14 +123,14 @@ class Engine:
         self.journal.close()
 
     def changed(self) -> None:
-        """Health may have changed: wake those who watch it."""
+        """Health may have changed, or a request has ended: wake those who watch."""
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():
                 watcher.set_result(None)
 
     async def next_change(self) -> None:
-        """Wait until health may have changed."""
+        """Wait for that."""
         watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watchers.append(watcher)
         await watcher
@@ -152,6 +157,7 @@ class Stream:
         self._engine.streams.pop(self.answer, None)
         answer = self.answer
         self._engine.journal.write("end", rid=answer.job.rid, outcome=answer.end, tokens=len(answer.output))
+        self._engine.changed()
         self._engine.poke()
 
     def wake(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -113,6 +114,9 @@ class MockEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(grace)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await self.engine.settled()
         self.engine.close()
 
     def _run(self, name: str, work: Any) -> None:
