@@ -1,0 +1,50 @@
+"""Owns the canary: one generated token, the proof of life of an engine that was mute while its health was fine."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from enginehouse.domain.engine import Role
+from enginehouse.domain.errors import EngineError, EngineOverloaded, EngineRejected, ProbeFailed
+from enginehouse.domain.request import EngineRequest, Sampling
+from enginehouse.domain.stream import Delta
+from enginehouse.ports import Engine
+
+
+async def canary(engine: Engine) -> None:
+    """Let the engine generate one token. Raises ProbeFailed.
+
+    Any word of the engine's own counts as life, a refusal included. Prefill and decode engines wait for each other in
+    every request, so one alone cannot be asked; for them health has to do.
+    """
+    if engine.info.role in (Role.PREFILL, Role.DECODE) or engine.target.role in (Role.PREFILL, Role.DECODE):
+        return
+    sink = _FirstWord(asyncio.get_running_loop())
+    call = engine.generate(EngineRequest(f"canary-{uuid.uuid4().hex}", (1,), 1, Sampling(temperature=0.0)), sink)
+    try:
+        await sink.heard
+    finally:
+        call.cancel()
+
+
+class _FirstWord:
+    """A DeltaSink that waits for the first thing it hears."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.heard: asyncio.Future[None] = loop.create_future()
+
+    def on_delta(self, delta: Delta) -> None:
+        self._settle(None)
+
+    def on_end(self, error: EngineError | None) -> None:
+        alive = error is None or isinstance(error, EngineOverloaded | EngineRejected)
+        self._settle(None if alive else ProbeFailed(f"the canary failed: {error}"))
+
+    def _settle(self, failure: ProbeFailed | None) -> None:
+        if self.heard.done():
+            return
+        if failure is None:
+            self.heard.set_result(None)
+        else:
+            self.heard.set_exception(failure)
