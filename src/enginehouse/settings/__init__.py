@@ -49,7 +49,7 @@ class InvalidSettings(cyclopts.CycloptsError):
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that `serve` can be told."""
+    """General."""
 
     config: Path | None = None
     """YAML file with settings: the flags' names without dashes in front (`drain-timeout: 60`), lists where a flag may
