@@ -124,8 +124,12 @@ class _Attempt:
             self.done.set_result(None)
 
     def fail(self, error: EngineError) -> None:
-        """End it from our side: a deadline, or the drain deadline of a withdrawn engine."""
+        """End it from our side."""
         self.on_end(error)
+
+    def cut(self) -> None:
+        """The engine was withdrawn, and has had its time."""
+        self.fail(EngineUnavailable("the engine was withdrawn and its drain deadline has passed"))
 
 
 class _WatchedCall:
@@ -192,7 +196,7 @@ class Generator:
             member = self._members[decision.chosen.member]
             excluded.add((member.engine_id, member.incarnation))
             attempt = _Attempt(answer, loop)
-            release = self._fleet.hold(member, cut=lambda attempt=attempt: attempt.fail(_cut()))
+            release = self._fleet.hold(member, attempt.cut)
             if release is None:  # withdrawn since the list was read
                 continue
             attempts += 1
@@ -291,7 +295,3 @@ class Generator:
 def _ranks(member: Member) -> Sequence[int | None]:
     info = member.info
     return (None,) if info.ranks <= 1 else range(info.first_rank, info.first_rank + info.ranks)
-
-
-def _cut() -> EngineUnavailable:
-    return EngineUnavailable("the engine was withdrawn and its drain deadline has passed")
