@@ -154,3 +154,17 @@ def read_goaway(payload: bytes) -> tuple[int, int, str]:
         raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY of {len(payload)} bytes")
     last, code = _TWO_U32.unpack_from(payload)
     return last & LARGEST_STREAM_ID, code, payload[8:208].decode("utf-8", "backslashreplace")
+
+
+def is_greeting(data: bytes) -> bool:
+    """Whether the peer's first bytes are the SETTINGS of HTTP/2; False: too few to tell. Others are named if known."""
+    if len(data) >= 3 and data.startswith(b"\x15\x03"):  # a TLS alert
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "the port speaks TLS; use grpcs://")
+    if data.startswith(b"HTTP/1."):
+        raise Violation(ErrorCode.HTTP_1_1_REQUIRED, "this is an HTTP port (it answers HTTP/1), not gRPC")
+    if len(data) < HEAD_SIZE:
+        return False
+    head, flags, stream_id = HEAD.unpack_from(data)
+    if head & 0xFF != SETTINGS or flags & ACK or stream_id or head >> 8 > DEFAULT_FRAME_SIZE:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, f"the peer does not speak HTTP/2; it begins with {data[:9]!r}")
+    return True

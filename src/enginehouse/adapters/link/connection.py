@@ -34,8 +34,6 @@ class LinkConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._busy = False
 
-    # Called by the transport.
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say the HTTP/2 preface."""
         self._transport = cast(asyncio.Transport, transport)
@@ -73,8 +71,6 @@ class LinkConnection(asyncio.Protocol):
         self.machine.release()
         self.flush()
 
-    # Called by the link and its calls.
-
     def flush(self) -> None:
         """Write what the machine has, unless a read is being handled, which ends with a flush."""
         if self._busy:
@@ -95,6 +91,11 @@ class LinkConnection(asyncio.Protocol):
             self._transport.close()
         elif not self.gone.done():
             self.gone.set_result(None)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a transport, perhaps one that is closing."""
+        return self._transport is not None
 
     def abort(self) -> None:
         """Drop it without a word."""

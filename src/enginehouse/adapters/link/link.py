@@ -39,7 +39,7 @@ class Link:
         self._connections: list[LinkConnection] = []
         """Those that take calls, or will."""
         self._leaving: set[LinkConnection] = set()
-        """Those that only finish what they have."""
+        """Those that finish what they have, or whose transport is closing."""
         self._waiting: dict[LinkCall, None] = {}
         self._dials: dict[LinkConnection, asyncio.Task[None]] = {}
         self._listeners: list[Callable[[LinkError], None]] = []
@@ -112,12 +112,12 @@ class Link:
                     connection.abort()
                 await asyncio.wait(late)
 
-    # Called by connections.
-
     def connection_changed(self, connection: LinkConnection) -> None:
         """A connection became ready, is leaving, ended, or has room again."""
         machine = connection.machine
         if machine.failed is not None and not machine.ready:
+            if not connection.connected:
+                self._leaving.discard(connection)
             return  # it never took calls: the task that dials says why
         if machine.leaving and connection in self._connections:
             self._connections.remove(connection)
@@ -125,16 +125,14 @@ class Link:
         if machine.goaway is not None and machine.goaway[0] != ErrorCode.NO_ERROR:
             self._told_to_go(connection, *machine.goaway)
         if machine.failed is not None:
-            self._leaving.discard(connection)
             orderly = machine.goaway is not None and not machine.cut
             if not orderly and machine.failed.kind is not LinkErrorKind.CLOSED:
                 self._report(connection, machine.failed)
         elif machine.leaving and not machine.open_streams:
-            self._leaving.discard(connection)
             connection.close(LinkErrorKind.CLOSED, "the peer left")
+        if not connection.connected:
+            self._leaving.discard(connection)
         self._dispatch()
-
-    # Which connection.
 
     def _pick(self) -> LinkConnection | None:
         """The first with room by our measure, else the emptiest with room by the peer's."""
@@ -219,12 +217,11 @@ class Link:
         else:
             del self._dials[connection]
 
-    # Ends.
-
     def _cannot_connect(self, connection: LinkConnection, error: LinkError) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
-        self._leaving.discard(connection)
+        if connection.connected:
+            self._leaving.add(connection)
         if self._closed:
             return
         if not self._connections:

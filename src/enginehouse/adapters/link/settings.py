@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
-from enginehouse.wire.grpc_h2 import ConnectionLimits
+from enginehouse.wire.h2_client import ConnectionLimits
 
 
 @dataclass(frozen=True)
