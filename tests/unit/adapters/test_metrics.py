@@ -60,8 +60,17 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
     return samples(metrics)[name, frozenset(labels.items())]
 
 
+class FakeFleet:
+    def __init__(self, shown: FleetView, counters: Counters | None = None) -> None:
+        self.shown = shown
+        self.counters = counters or Counters()
+
+    def view(self) -> FleetView:
+        return self.shown
+
+
 def make(view: FleetView | None = None, counters: Counters | None = None, ready: bool = True) -> Metrics:
-    return Metrics(lambda: view or fleet(), counters or Counters(), ready=lambda: ready, process=False)
+    return Metrics(FakeFleet(view or fleet(), counters), ready=lambda: ready, process=False)
 
 
 def test_what_is_exposed_is_the_table_and_nothing_else() -> None:
@@ -166,13 +175,13 @@ def test_s6_junk_paths_and_codes_make_no_series() -> None:
 
 
 def test_s6_a_thousand_pods_that_came_and_went_leave_no_series() -> None:
-    shown = fleet(*(engine(f"ns/pod-{n}:30001") for n in range(3)))
-    metrics = Metrics(lambda: shown, Counters(), ready=lambda: True, process=False)
+    known = FakeFleet(fleet(*(engine(f"ns/pod-{n}:30001") for n in range(3))))
+    metrics = Metrics(known, ready=lambda: True, process=False)
     few = len(samples(metrics))
     for round_ in range(50):
-        shown = fleet(*(engine(f"ns/pod-{round_}-{n}:30001", streams=n) for n in range(20)))
+        known.shown = fleet(*(engine(f"ns/pod-{round_}-{n}:30001", streams=n) for n in range(20)))
         metrics.render()
-    shown = fleet(*(engine(f"ns/new-{n}:30001") for n in range(3)))
+    known.shown = fleet(*(engine(f"ns/new-{n}:30001") for n in range(3)))
     assert len(samples(metrics)) == few
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric as Family
@@ -18,18 +19,23 @@ from enginehouse.service.membership import Counters, FleetView
 __all__ = ["Metrics"]
 
 
+class Fleet(Protocol):
+    """What is measured of a fleet; `service.fleet.Fleet` is one."""
+
+    counters: Counters
+
+    def view(self) -> FleetView: ...
+
+
 class Metrics(Collector):
     """All metrics of one frontend. `requests` is the `Meters` port; `render` is what `/metrics` answers.
 
-    fleet: the fleet as it is now; counters: what happened in it; ready: what `/readyz` would say; process: with the operating system's view of this process.
+    ready: what `/readyz` would say; process: with the operating system's view of this process.
     """
 
-    def __init__(
-        self, fleet: Callable[[], FleetView], counters: Counters, *, ready: Callable[[], bool], process: bool = True
-    ) -> None:
+    def __init__(self, fleet: Fleet, *, ready: Callable[[], bool], process: bool = True) -> None:
         self.requests = RequestCounts()
         self._fleet = fleet
-        self._counters = counters
         self._ready = ready
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -44,7 +50,7 @@ class Metrics(Collector):
         """Called by the registry for each scrape."""
         yield numbers(table.INFO, {(enginehouse.__version__,): 1})
         yield from request_families(self.requests)
-        yield from fleet_families(self._fleet(), self._counters)
+        yield from fleet_families(self._fleet.view(), self._fleet.counters)
         yield numbers(table.READY, {(): int(self._ready())})
 
     def describe(self) -> Iterator[Family]:
