@@ -1,0 +1,149 @@
+"""What SGLang says of itself, over releases and deployments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from enginehouse._proto.sglang_runtime_v1_pb2 import (
+    GetLoadResponse,
+    GetModelInfoResponse,
+    GetServerInfoResponse,
+    ListModelsResponse,
+    ModelCard,
+)
+from enginehouse.adapters.engines.sglang_info import Facts, engine_info
+from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role
+from enginehouse.domain.errors import ProbeFailed
+from tests.unit.adapters.engines.doubles import golden, messages
+
+
+def read(server: dict[str, Any], *, cards: list[ModelCard] | None = None, loads: int = 0, **model: Any) -> EngineInfo:
+    base = {"served_model_name": "m", **server}
+    given = tuple(cards if cards is not None else [ModelCard(id="m", root="m")])
+    return engine_info(Facts(base, model, given, [{}] * loads), "10.0.0.7")
+
+
+def test_the_recorded_release() -> None:
+    cases = golden("sglang-0.5.23")
+    (server,), (model,), (cards,), (load,) = (
+        messages(cases[name]) for name in ("GetServerInfo", "GetModelInfo", "ListModels", "GetLoad")
+    )
+    facts = Facts(
+        json.loads(GetServerInfoResponse.FromString(server).json_info),
+        json.loads(GetModelInfoResponse.FromString(model).json_info),
+        tuple(ListModelsResponse.FromString(cards).models),
+        json.loads(GetLoadResponse.FromString(load).json_info),
+        instance_id=1796030845748858859,
+    )
+    info = engine_info(facts, "fd00::5")
+    assert info == EngineInfo(
+        protocol=ProtocolName.SGLANG,
+        model="m",
+        model_path="/models/tiny",
+        tokenizer_path="/models/tiny",
+        context_length=4096,
+        max_prompt_tokens=4090,
+        block_size=16,
+        kv_capacity_tokens=160_000,
+        max_running=256,
+        role=Role.AGGREGATED,
+        instance_id="1796030845748858859",
+        version=">=0.5.23",
+        kv_event_sources=(KvEventSource(0, "tcp://[fd00::5]:61101", "", "tcp://[fd00::5]:61102", 16),),
+    )
+    assert "SECRET" not in repr(info)
+
+
+@pytest.mark.parametrize(
+    ("card", "server", "context", "longest"),
+    [
+        (4096, {"context_length": 8192, "max_req_input_len": 9000}, 4096, None),
+        (None, {"context_length": "8192", "max_req_input_len": "8186"}, 8192, 8186),
+        (None, {"context_length": None, "max_req_input_len": 4090}, 4090, None),
+        (None, {}, None, None),
+        (None, {"context_length": "many"}, None, None),
+    ],
+)
+def test_context_length_precedence(
+    card: int | None, server: dict[str, Any], context: int | None, longest: int | None
+) -> None:
+    info = read(server, cards=[ModelCard(id="m", root="m", max_model_len=card)])
+    assert (info.context_length, info.max_prompt_tokens) == (context, longest)
+
+
+@pytest.mark.parametrize(
+    ("server", "loads", "ranks"),
+    [
+        ({"dp_size": 4, "attn_dp_size": 4}, 0, 4),  # before 0.5.22 attn_dp_size counts for nothing
+        ({"dp_size": 1, "attn_dp_size": 4, "kv_event_sources": []}, 0, 4),
+        ({"dp_size": 2, "attn_dp_size": 4, "kv_event_sources": []}, 0, 8),
+        ({"dp_size": 2}, 3, 3),
+        ({"dp_size": 2, "kv_events": {"dp_size": 5}}, 3, 5),
+        ({"dp_size": "2"}, 0, 2),
+        ({}, 0, 1),
+    ],
+)
+def test_k7_rank_count(server: dict[str, Any], loads: int, ranks: int) -> None:
+    assert read(server, loads=loads).ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("mode", "role"),
+    [("null", Role.AGGREGATED), (None, Role.AGGREGATED), ("prefill", Role.PREFILL), ("decode", Role.DECODE)],
+)
+def test_roles(mode: str | None, role: Role) -> None:
+    info = read({"disaggregation_mode": mode, "disaggregation_bootstrap_port": 8998})
+    assert info.role is role
+    assert info.bootstrap_port == (8998 if role is Role.PREFILL else None)
+
+
+@pytest.mark.parametrize(
+    ("server", "version"),
+    [
+        ({}, None),
+        ({"kv_events": None}, ">=0.5.18"),
+        ({"kv_events": None, "launch_command": ""}, ">=0.5.20"),
+        ({"grpc_response_timeout_secs": 300}, ">=0.5.21"),
+        ({"kv_event_sources": []}, ">=0.5.22"),
+    ],
+)
+def test_age_is_told_by_keys(server: dict[str, Any], version: str | None) -> None:
+    assert read(server).version == version
+
+
+def test_kv_sources_of_several_ranks_get_the_dialled_host() -> None:
+    told = {"endpoint_host": "0.0.0.0", "endpoint_port_base": 5557, "topic": "kv", "block_size": 64, "dp_size": 2}
+    assert read({"kv_events": told, "page_size": 16}).kv_event_sources == (
+        KvEventSource(0, "tcp://10.0.0.7:5557", "kv", None, 64),
+        KvEventSource(1, "tcp://10.0.0.7:5558", "kv", None, 64),
+    )
+
+
+def test_kv_sources_of_old_releases_come_from_the_option() -> None:
+    option = json.dumps({"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"})
+    assert read({"kv_events_config": option, "page_size": 16, "dp_size": 2}).kv_event_sources == (
+        KvEventSource(0, "tcp://10.0.0.7:5557", "", "tcp://10.0.0.7:5657", 16),
+        KvEventSource(1, "tcp://10.0.0.7:5558", "", "tcp://10.0.0.7:5658", 16),
+    )
+    for option in ("{}", "nonsense", '{"publisher": "zmq", "endpoint": "inproc://x"}', "[1]"):
+        assert read({"kv_events_config": option, "page_size": 16}).kv_event_sources == ()
+    assert read({"kv_events": None, "kv_events_config": '{"publisher": "zmq"}'}).kv_event_sources == ()
+
+
+def test_adapters_are_the_cards_with_a_parent() -> None:
+    cards = [ModelCard(id="m", root="m", max_model_len=10), ModelCard(id="a", root="/a", parent="m")]
+    assert read({}, cards=cards).loras == ("a",)
+
+
+def test_an_engine_that_cannot_generate_is_refused_for_good() -> None:
+    with pytest.raises(ProbeFailed, match="embeddings") as caught:
+        read({}, is_generation=False)
+    assert caught.value.permanent
+
+
+def test_page_size_times_context_parallel_ranks() -> None:
+    assert read({"page_size": 16, "dcp_size": 2}).block_size == 32
+    assert read({"page_size": None}).block_size is None
