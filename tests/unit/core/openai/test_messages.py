@@ -1,0 +1,88 @@
+import json
+from typing import Any
+
+import pytest
+
+from enginehouse.core.openai.messages import ROLES, read_messages
+from enginehouse.core.openai.parse import parse_chat
+from enginehouse.domain.errors import InvalidRequest
+
+
+def test_roles_and_text_parts_pass() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": role, "content": "x"} for role in ROLES] + [{"role": "user", "content": parts}]
+    assert list(read_messages(messages)) == messages
+
+
+def test_an_answer_can_be_sent_back_as_it_came() -> None:
+    answer = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
+            {"id": "c2", "type": "function", "function": {"name": "g", "arguments": ""}},
+        ],
+    }
+    result = {"role": "tool", "tool_call_id": "c1", "content": "42"}
+    assert read_messages([answer, result]) == (
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}},
+                {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}},
+            ],
+        },
+        result,
+    )
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "where", "words"),
+    [
+        ("hello", "messages[1]", "is a string"),
+        ({}, "messages[1].role", "missing"),
+        ({"role": "robot", "content": "x"}, "messages[1].role", "not known"),
+        ({"role": ["user"], "content": "x"}, "messages[1].role", "is a list"),
+        ({"role": "user"}, "messages[1].content", "missing"),
+        ({"role": "user", "content": None}, "messages[1].content", "missing"),
+        ({"role": "user", "content": 3}, "messages[1].content", "is a number"),
+        ({"role": "user", "content": ["x"]}, "messages[1].content[0]", "is a string"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]},
+            "messages[1].content[1]",
+            "'image_url'",
+        ),
+        ({"role": "user", "content": [{"text": "a"}]}, "messages[1].content[0].type", "missing"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text", "null"),
+        ({"role": "user", "content": "x", "prefix": True}, "messages[1].prefix", "not supported"),
+        ({"role": "user", "content": "x", "name": 3}, "messages[1].name", "is a number"),
+        ({"role": "user", "content": "x", "tool_calls": [CALL]}, "messages[1].tool_calls", "assistant"),
+        ({"role": "assistant", "tool_calls": {}}, "messages[1].tool_calls", "is an object"),
+        ({"role": "assistant", "tool_calls": [{}]}, "messages[1].tool_calls[0]", "function"),
+        (
+            {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{"}}]},
+            "messages[1].tool_calls[0].function.arguments",
+            "not JSON",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "[" * 100_000}}]},
+            "messages[1].tool_calls[0].function.arguments",
+            "not JSON",
+        ),
+        ({"role": "assistant", "content": "x", "audio": {"id": "a"}}, "messages[1].audio", "not supported"),
+    ],
+)
+def test_o8_a_wrong_message_is_named_with_its_place(message: Any, where: str, words: str) -> None:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}, message]}).encode()
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat(body)
+    assert caught.value.param == where
+    assert words in caught.value.message

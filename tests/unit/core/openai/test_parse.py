@@ -1,0 +1,306 @@
+import json
+from dataclasses import fields as dataclass_fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enginehouse.core.openai.fields import CHAT_FIELDS, COMPLETION_FIELDS, RIGHT
+from enginehouse.core.openai.parse import parse_chat, parse_completion
+from enginehouse.core.openai.refusals import STEERING, UNSUPPORTED
+from enginehouse.domain.errors import InvalidRequest
+from enginehouse.domain.request import Sampling
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def chat(**more: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": HELLO} | more).encode()
+
+
+def completion(**more: Any) -> bytes:
+    return json.dumps({"model": "m", "prompt": "Hello"} | more).encode()
+
+
+def refusal(body: bytes, parse: Any = parse_chat) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(body)
+    return caught.value
+
+
+def test_a_plain_chat_request_asks_for_nothing_special() -> None:
+    request = parse_chat(chat())
+    assert request.messages == ({"role": "user", "content": "Hello"},)
+    assert (request.model, request.stream, request.include_usage, request.stop) == ("m", False, False, ())
+    assert request.max_tokens is None
+    assert request.sampling == Sampling()
+    assert request.template_options == {"add_generation_prompt": True}
+
+
+def test_everything_that_an_engine_takes_arrives() -> None:
+    sampling: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.05,
+        "frequency_penalty": -1,
+        "presence_penalty": 2,
+        "repetition_penalty": 1.1,
+        "seed": -(2**63),
+        "stop_token_ids": [5, 6],
+        "ignore_eos": True,
+        "min_tokens": 3,
+    }
+    for request in (parse_chat(chat(**sampling)), parse_completion(completion(**sampling))):
+        got = {field.name: getattr(request.sampling, field.name) for field in dataclass_fields(Sampling)}
+        assert got == sampling | {"stop_token_ids": (5, 6)}
+
+
+def test_null_is_the_same_as_absent() -> None:
+    nothing: dict[str, Any] = dict.fromkeys((CHAT_FIELDS - {"model", "messages"}) | set(UNSUPPORTED) | {"whatever"})
+    assert parse_chat(chat(**nothing)) == parse_chat(chat())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("temperature", 2.5, "2.5"),
+        ("temperature", True, "true"),
+        ("temperature", "hot", "a string of 3 characters"),
+        ("temperature", 10**400, "a number of more than 64 bits"),
+        ("top_p", 0, "0"),
+        ("top_k", -2, "-2"),
+        ("top_k", 1.5, "1.5"),
+        ("min_p", 1.01, "1.01"),
+        ("frequency_penalty", -2.1, "-2.1"),
+        ("presence_penalty", [], "a list of 0"),
+        ("repetition_penalty", 0, "0"),
+        ("seed", 2**63, str(2**63)),
+        ("seed", 2**64, "more than 64 bits"),
+        ("max_tokens", 0, "0"),
+        ("max_tokens", "10", "a string"),
+        ("min_tokens", -1, "-1"),
+        ("stream", "yes", "a string"),
+        ("stream_options", True, "true"),
+        ("ignore_eos", 1, "1"),
+        ("stop_token_ids", [-1], "'stop_token_ids[0]' is -1"),
+        ("stop_token_ids", [1] * 129, "a list of 129"),
+        ("stop", [1], "'stop[0]' is 1"),
+        ("stop", "", "an empty string"),
+        ("stop", ["a", ""], "'stop[1]' is an empty string"),
+        ("stop", ["x"] * 17, "a list of 17"),
+        ("user", 7, "7"),
+        ("metadata", "x", "a string"),
+        ("model", "", "an empty string"),
+        ("model", 3, "3"),
+    ],
+)
+def test_o8_wrong_values_are_refused_with_name_value_and_what_is_right(name: str, value: Any, shown: str) -> None:
+    for parse, body in ((parse_chat, chat(**{name: value})), (parse_completion, completion(**{name: value}))):
+        error = refusal(body, parse)
+        assert error.param == name
+        assert f"'{name}" in error.message
+        assert shown in error.message
+        assert RIGHT[name] in error.message
+        assert error.status == 400
+
+
+def test_texts_of_the_client_never_stand_in_an_error() -> None:
+    for body in (chat(temperature="secret"), chat(stop={"secret": 1}), chat(messages="secret")):
+        assert "secret" not in refusal(body).message
+
+
+def test_every_field_says_what_would_be_right() -> None:
+    assert set(RIGHT) >= CHAT_FIELDS | COMPLETION_FIELDS
+    assert not (CHAT_FIELDS | COMPLETION_FIELDS) & (set(UNSUPPORTED) | STEERING)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "empty"),
+        (b"  \n", "empty"),
+        (b"{", "ends too early"),
+        (b'{"a": }', "invalid character"),
+        (b'{"a": NaN}', "invalid character"),
+        (b'{"a": Infinity}', "invalid character"),
+        (b'{"a": 1e999}', "out of range"),
+        (b'{"a": %s}' % (b"9" * 5000), "out of range"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a": 1} trailing', "trailing"),
+    ],
+)
+def test_o8_a_body_that_is_no_json_is_a_400(body: bytes, words: str) -> None:
+    error = refusal(body)
+    assert words in error.message
+    assert error.code == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    ("body", "what"), [(b"[]", "a list"), (b'"x"', "a string"), (b"null", "null"), (b"3", "a num")]
+)
+def test_o8_a_body_that_is_no_object_is_a_400(body: bytes, what: str) -> None:
+    assert f"the body is {what}" in refusal(body).message
+
+
+def test_missing_fields_are_named() -> None:
+    assert refusal(b"{}").param in ("model", "messages")
+    assert refusal(b'{"model": "m"}').param == "messages"
+    assert refusal(b'{"model": "m"}', parse_completion).param == "prompt"
+    assert refusal(chat(messages=[])).param == "messages"
+
+
+def test_a_key_that_stands_twice_counts_as_it_stands_last() -> None:
+    body = b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "temperature": 9, "temperature": 1}'
+    assert parse_chat(body).sampling.temperature == 1
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_what_is_not_supported_is_refused_by_name_unless_it_asks_for_nothing(name: str) -> None:
+    for harmless in UNSUPPORTED[name]:
+        assert parse_chat(chat(**{name: harmless})) == parse_chat(chat())
+        assert parse_completion(completion(**{name: harmless})) == parse_completion(completion())
+    for parse, body in ((parse_chat, chat(**{name: "xyz"})), (parse_completion, completion(**{name: ["xyz"]}))):
+        error = refusal(body, parse)
+        assert error.param == name
+        assert f"'{name}' is not supported yet" in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 2),
+        ("n", True),
+        ("logprobs", True),
+        ("logprobs", 0),  # text completions mean "the token's own" by it
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("logit_bias", {"5": -100}),
+        ("modalities", ["text", "audio"]),
+        ("store", True),
+        ("service_tier", "flex"),
+    ],
+)
+def test_values_that_ask_for_something_are_refused(name: str, value: Any) -> None:
+    assert refusal(chat(**{name: value})).param == name
+
+
+@pytest.mark.parametrize("name", sorted(STEERING))
+@pytest.mark.parametrize("value", [0, 1, "x", {"a": 1}, False, []])
+def test_s3_a_client_cannot_say_where_its_request_runs(name: str, value: Any) -> None:
+    for parse, body in ((parse_chat, chat(**{name: value})), (parse_completion, completion(**{name: value}))):
+        error = refusal(body, parse)
+        assert error.param == name
+        assert error.code == "unsupported_parameter"
+
+
+@pytest.mark.parametrize("name", ["temprature", "x" * 5000, "", "a b"])
+def test_unknown_parameters_are_refused_by_name(name: str) -> None:
+    error = refusal(chat(**{name: 1}))
+    assert "not a known parameter" in error.message
+    assert error.code == "unknown_parameter"
+    assert len(error.message) < 200
+
+
+def test_notes_to_the_provider_are_taken() -> None:
+    notes = {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k"}
+    assert parse_chat(chat(**notes)) == parse_chat(chat())
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({}, False), (None, False), ({"include_usage": None}, False), ({"include_usage": True}, True)],
+)
+def test_o7_usage_only_on_request(options: Any, wanted: bool) -> None:
+    assert parse_chat(chat(stream=True, stream_options=options)).include_usage is wanted
+
+
+def test_o7_unknown_stream_options_are_named() -> None:
+    error = refusal(chat(stream=True, stream_options={"continuous_usage_stats": True}))
+    assert error.param == "stream_options.continuous_usage_stats"
+    assert refusal(chat(stream_options={"include_usage": 1})).param == "stream_options.include_usage"
+
+
+def test_both_names_of_the_limit() -> None:
+    assert parse_chat(chat(max_tokens=5)).max_tokens == 5
+    request = parse_chat(chat(max_completion_tokens=5))
+    assert (request.max_tokens, request.max_tokens_param) == (5, "max_completion_tokens")
+    assert parse_chat(chat(max_tokens=5, max_completion_tokens=5)).max_tokens == 5
+    assert refusal(chat(max_tokens=5, max_completion_tokens=6)).param == "max_completion_tokens"
+    assert refusal(completion(max_completion_tokens=5), parse_completion).param == "max_completion_tokens"
+    assert refusal(chat(max_tokens=5, min_tokens=6)).param == "min_tokens"
+
+
+def test_stop_is_one_string_or_several() -> None:
+    assert parse_chat(chat(stop="END")).stop == ("END",)
+    assert parse_chat(chat(stop=["a", "b", "a"])).stop == ("a", "b")
+    assert parse_chat(chat(stop=[])).stop == ()
+
+
+def test_options_for_the_template() -> None:
+    request = parse_chat(chat(add_generation_prompt=False, chat_template_kwargs={"enable_thinking": False}))
+    assert request.template_options == {
+        "add_generation_prompt": False,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    for name in ("messages", "tools", "add_generation_prompt"):
+        assert refusal(chat(chat_template_kwargs={name: 1})).param == f"chat_template_kwargs.{name}"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "wanted"),
+    [("Hi", "Hi"), (["Hi"], "Hi"), ([1, 2], (1, 2)), ([[1, 2]], (1, 2)), ([0], (0,)), ([2**31 - 1], (2**31 - 1,))],
+)
+def test_one_prompt_as_text_or_ids(prompt: Any, wanted: Any) -> None:
+    assert parse_completion(completion(prompt=prompt)).prompt == wanted
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ("", "empty"),
+        ([], "empty"),
+        ([""], "empty"),
+        ([[]], "empty"),
+        (["a", "b"], "list of 2 prompts"),
+        ([[1], [2]], "list of 2 prompts"),
+        ([1, "a"], "'prompt[1]' is a string"),
+        ([1, -1], "'prompt[1]' is out of range"),
+        ([1, 2**31], "'prompt[1]' is out of range"),
+        ([1, 2.0], "'prompt[1]' is a number"),
+        ([[1, [2]]], "'prompt[1]' is a list"),
+        ([True], "'prompt[0]' is a boolean"),
+        ({"a": 1}, "an object"),
+        (5, "5"),
+    ],
+)
+def test_o11_other_prompts_are_refused_by_name(prompt: Any, words: str) -> None:
+    error = refusal(completion(prompt=prompt), parse_completion)
+    assert words in error.message
+    assert error.param == "prompt"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+any_field = st.sampled_from(sorted(CHAT_FIELDS | COMPLETION_FIELDS | set(UNSUPPORTED) | STEERING)) | st.text(max_size=5)
+
+
+@given(st.dictionaries(any_field, json_values, max_size=5))
+def test_o8_whatever_the_object_only_a_named_400_comes_of_it(more: dict[str, Any]) -> None:
+    for parse, body in ((parse_chat, chat(**more)), (parse_completion, completion(**more))):
+        try:
+            parse(body)
+        except InvalidRequest as error:
+            assert error.message  # noqa: PT017  (a refusal is one of two right answers)
+
+
+@given(st.binary(max_size=60) | st.text(max_size=40).map(str.encode))
+def test_o8_whatever_the_bytes_only_a_400_comes_of_it(body: bytes) -> None:
+    for parse in (parse_chat, parse_completion):
+        refusal(body, parse)

@@ -1,0 +1,94 @@
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enginehouse.core.openai.stops import StopMatcher
+from enginehouse.core.openai.text import AnswerText
+from enginehouse.domain.stream import Finish
+
+
+class Letters:
+    """Each id is a letter; a negative one is half a character, which needs the next id, whatever it is."""
+
+    def __init__(self) -> None:
+        self.open = ""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        out = ""
+        for token in token_ids:
+            if self.open:
+                out, self.open = out + "*", ""
+            elif token < 0:
+                self.open = "?"
+            else:
+                out += chr(token)
+        return out
+
+    def flush(self) -> str:
+        held, self.open = self.open, ""
+        return held
+
+
+def ids(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def test_text_comes_out_as_it_becomes_certain_and_every_id_counts() -> None:
+    answer = AnswerText(Letters())
+    assert answer.push(ids("ab")) == ("ab", False)
+    assert answer.push([-1]) == ("", False)
+    assert answer.push(ids("x")) == ("*", False)
+    assert answer.push([-1], Finish.LENGTH) == ("?", False)
+    assert answer.tokens == 5
+
+
+def test_o3_the_id_that_ended_the_answer_counts_and_gives_no_text() -> None:
+    for matcher in (None, StopMatcher(()), StopMatcher(("zzz",))):
+        answer = AnswerText(Letters(), matcher)
+        assert answer.push(ids("ab#"), Finish.STOP) == ("ab", False)
+        assert answer.tokens == 3
+
+
+def test_g6_ids_that_come_with_the_finish_are_text() -> None:
+    for matcher in (None, StopMatcher(("zzz",))):
+        answer = AnswerText(Letters(), matcher)
+        assert answer.push(ids("abcd"), Finish.LENGTH) == ("abcd", False)
+        assert answer.push([], Finish.LENGTH) == ("", False)
+        assert answer.tokens == 4
+
+
+def test_o3_a_stop_ends_the_text_and_the_count() -> None:
+    answer = AnswerText(Letters(), StopMatcher(("bcd",)))
+    assert answer.push(ids("ab")) == ("a", False)
+    assert answer.push(ids("cdefg")) == ("", True)
+    assert answer.tokens == 4
+
+
+def test_o3_what_was_held_comes_out_at_the_end() -> None:
+    answer = AnswerText(Letters(), StopMatcher(("bcd",)))
+    assert answer.push(ids("abc")) == ("a", False)
+    assert answer.push([], Finish.LENGTH) == ("bc", False)
+
+
+def test_o3_a_stop_in_the_last_held_character_is_found() -> None:
+    answer = AnswerText(Letters(), StopMatcher(("a?",)))
+    assert answer.push(ids("xa")) == ("x", False)
+    assert answer.push([-1], Finish.LENGTH) == ("", True)
+
+
+@given(st.lists(st.lists(st.sampled_from([97, 98, -1]), max_size=4), max_size=5), st.sampled_from(list(Finish)))
+def test_streamed_equals_whole_however_the_ids_arrive(deltas: list[list[int]], finish: Finish) -> None:
+    def run(parts: list[list[int]]) -> tuple[str, bool, int]:
+        answer = AnswerText(Letters(), StopMatcher(("ab", "b*")))
+        out = ""
+        for at, part in enumerate(parts):
+            text, stopped = answer.push(part, finish if at == len(parts) - 1 else None)
+            out += text
+            if stopped:
+                return out, True, answer.tokens
+        return out, False, answer.tokens
+
+    whole = [token for delta in deltas for token in delta]
+    last = [whole[-1]] if whole else []
+    assert run([[token] for token in whole[:-1]] + [last]) == run([whole])
