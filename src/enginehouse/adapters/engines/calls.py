@@ -13,7 +13,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from enginehouse.domain.link import GrpcStatus, LinkError, LinkErrorKind
-from enginehouse.ports import Call, Link
+from enginehouse.ports import Link
 
 M = TypeVar("M", bound=Message)
 
@@ -58,7 +58,6 @@ class _Gather:
     def __init__(self, *, most: int, limit: int) -> None:
         self.messages: list[bytes] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.call: Call | None = None
         self._most = most
         self._room = limit
 
@@ -67,14 +66,12 @@ class _Gather:
             return
         self._room -= len(message)
         if self._room < 0:
-            self._stop()
             self.done.set_exception(
                 LinkError(LinkErrorKind.TOO_LARGE, "more bytes came than allowed", may_have_been_processed=True)
             )
             return
         self.messages.append(message)
         if len(self.messages) == self._most:
-            self._stop()
             self.done.set_result(None)
 
     def on_end(self, error: LinkError | None) -> None:
@@ -85,10 +82,6 @@ class _Gather:
         else:
             self.done.set_exception(error)
 
-    def _stop(self) -> None:
-        if self.call is not None:
-            self.call.cancel()
-
 
 async def gather(
     link: Link, path: str, request: Message, answer: type[M], *, timeout: float, limit: int, most: int = 0
@@ -98,9 +91,9 @@ async def gather(
     limit: bytes of all messages together; beyond it the call is cancelled and LinkError TOO_LARGE raised.
     """
     sink = _Gather(most=most, limit=limit)
-    sink.call = link.stream(path, request.SerializeToString(), sink, timeout=timeout)
+    call = link.stream(path, request.SerializeToString(), sink, timeout=timeout)
     try:
         await sink.done
     finally:
-        sink.call.cancel()
+        call.cancel()
     return [parse(answer, message) for message in sink.messages]

@@ -19,7 +19,7 @@ from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
 from enginehouse.adapters.engines.vllm_stream import VllmDecoder
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineBroken, EngineError, ProbeFailed
-from enginehouse.domain.link import GrpcStatus, LinkError
+from enginehouse.domain.link import GrpcStatus, LinkError, LinkErrorKind
 from enginehouse.domain.request import EngineRequest
 from enginehouse.ports import EngineLoad, Link
 
@@ -191,6 +191,8 @@ class VllmProtocol:
         except LinkError as error:
             if error.status is GrpcStatus.UNIMPLEMENTED:
                 return {}
+            if error.kind is LinkErrorKind.TOO_LARGE:
+                raise EngineBroken("the tokenizer that the engine hands out is larger than allowed") from error
             raise
         packed = b"".join(chunk.data for chunk in chunks)
         digest = next((chunk.sha256 for chunk in reversed(chunks) if chunk.sha256), "")

@@ -1,0 +1,225 @@
+"""One answer from its request to its end, and the check that follows an answer that did not come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
+
+from enginehouse.adapters.engines import EngineConnector, ProbeSettings
+from enginehouse.adapters.engines.engine import Engine
+from enginehouse.domain.engine import Target
+from enginehouse.domain.errors import EngineBroken, EngineFailed, EngineRejected, EngineTimeout, ProbeFailed
+from enginehouse.domain.link import LinkError, LinkErrorKind
+from enginehouse.domain.request import EngineRequest, Sampling
+from enginehouse.domain.stream import Finish
+from tests.unit.adapters.engines.doubles import FakeCall, FakeLink, Told, status_error
+from tests.unit.adapters.engines.test_connect import NO_TOKENIZER, vllm_answers
+from tests.unit.adapters.engines.test_vllm_stream import chunk, complete
+
+GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
+REQUEST = EngineRequest("0" * 32, [1, 2, 3], 8)
+
+
+def with_engine(test: Callable[[Engine, FakeLink], Awaitable[None]]) -> None:
+    async def run() -> None:
+        link = FakeLink(vllm_answers(), NO_TOKENIZER)
+        engine = await EngineConnector(lambda _: link, ProbeSettings(call_timeout=0.05)).probe(Target("10.0.0.7", 1))
+        link.calls.clear()
+        await test(engine, link)
+
+    asyncio.run(run())
+
+
+def begin(engine: Engine, link: FakeLink) -> tuple[Told, FakeCall]:
+    told = Told()
+    engine.generate(REQUEST, told)
+    return told, link.calls[-1]
+
+
+def test_an_answer_ends_with_its_finish_whatever_comes_after() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        told, call = begin(engine, link)
+        assert (call.path, call.timeout) == (GENERATE, None)
+        call.sink.on_message(chunk(7))
+        assert told.ends == []
+        call.sink.on_message(complete(7))
+        assert (told.ids, told.finish, told.ends) == ([7], Finish.STOP, [None])
+        call.sink.on_message(chunk(8))
+        call.sink.on_end(status_error("INTERNAL"))
+        assert (told.ids, told.ends) == ([7], [None])
+
+    with_engine(test)
+
+
+def test_g5_a_stream_that_closes_without_a_finish_is_broken() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        for sent in ((), (chunk(7), chunk(8), chunk(9))):
+            told, call = begin(engine, link)
+            for message in sent:
+                call.sink.on_message(message)
+            call.sink.on_end(None)
+            assert isinstance(told.error, EngineBroken)
+
+    with_engine(test)
+
+
+def test_failures_of_the_call_become_engine_errors() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        told, call = begin(engine, link)
+        call.sink.on_message(chunk(7))
+        call.sink.on_end(LinkError(LinkErrorKind.DEADLINE, "late", may_have_been_processed=True))
+        assert isinstance(told.error, EngineTimeout)
+
+    with_engine(test)
+
+
+def test_an_engine_that_breaks_off_is_cancelled_and_told_of_once() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        for message, kind in ((b"\xff\xff", EngineBroken), (complete(reason="abort"), EngineFailed)):
+            told, call = begin(engine, link)
+            call.sink.on_message(chunk(7))
+            call.sink.on_message(message)
+            call.sink.on_end(status_error("INTERNAL"))
+            assert isinstance(told.error, kind)
+            assert call.did == ["cancel"]
+
+    with_engine(test)
+
+
+def test_cancelling_aborts_once_and_only_while_open() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        told = Told()
+        handle = engine.generate(REQUEST, told)
+        call = link.calls[-1]
+        handle.pause()
+        handle.resume()
+        handle.cancel()
+        handle.cancel()
+        call.sink.on_message(chunk(7))
+        call.sink.on_end(None)
+        assert call.did == ["pause", "resume", "cancel"]
+        assert (told.deltas, told.ends) == ([], [])
+
+        told = Told()
+        handle = engine.generate(REQUEST, told)
+        call = link.calls[-1]
+        call.sink.on_message(complete(7))
+        handle.cancel()
+        assert (call.did, told.ends) == ([], [None])
+
+    with_engine(test)
+
+
+def test_a_request_that_the_protocol_cannot_carry_is_rejected_after_the_call() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        told = Told()
+        engine.generate(EngineRequest("0" * 32, [-1, 2**40], 8), told)
+        assert told.ends == []
+        await asyncio.sleep(0)
+        assert isinstance(told.error, EngineRejected)
+        assert link.calls == []
+        cancelled = Told()
+        engine.generate(EngineRequest("0" * 32, [1], -5), cancelled).cancel()
+        await asyncio.sleep(0)
+        assert cancelled.ends == []
+
+    with_engine(test)
+
+
+def test_check_reads_the_information_again() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        model = vllm.GetModelInfoResponse(served_model_name="other", is_generation=True)
+        link.answers["/vllm.grpc.engine.VllmEngine/GetModelInfo"] = model.SerializeToString()
+        assert (await engine.check()).model == "other"
+        assert engine.info.model == "other"
+        link.answers["/vllm.grpc.engine.VllmEngine/GetModelInfo"] = status_error("UNAVAILABLE", "leaving")
+        with pytest.raises(ProbeFailed, match="UNAVAILABLE"):
+            await engine.check()
+
+    with_engine(test)
+
+
+def test_g9_healthy_but_mute_does_not_pass_the_check_after_an_unfinished_answer() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        await engine.check()
+        assert link.calls == []  # nothing in doubt: a check costs no generation
+
+        told = Told()
+        engine.generate(REQUEST, told).cancel()  # as after a first-token timeout
+        with pytest.raises(ProbeFailed, match="no token within"):
+            await engine.check()
+        asked = vllm.GenerateRequest.FromString(link.calls[-1].message)
+        assert (asked.sampling_params.max_tokens, len(asked.tokenized.input_ids)) == (1, 1)
+        assert link.calls[-1].did == ["cancel"]
+
+        link.streams[GENERATE] = status_error("INTERNAL", "dead")
+        with pytest.raises(ProbeFailed, match="cannot generate"):
+            await engine.check()
+
+        link.streams[GENERATE] = [chunk(7), complete(7)]
+        await engine.check()
+        before = len(link.calls)
+        await engine.check()
+        assert len(link.calls) == before  # trusted again
+
+    with_engine(test)
+
+
+def test_g9_a_refusal_is_no_reason_for_doubt_and_a_whole_answer_ends_it() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        _, call = begin(engine, link)
+        call.sink.on_end(status_error("INVALID_ARGUMENT"))
+        assert not engine.in_doubt
+        _, call = begin(engine, link)
+        call.sink.on_end(status_error("UNAVAILABLE"))
+        assert engine.in_doubt
+        _, call = begin(engine, link)
+        call.sink.on_message(complete(7))
+        assert not engine.in_doubt
+
+    with_engine(test)
+
+
+def test_load_is_read_for_each_rank() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        load = (await engine.load())[0]
+        assert (load.running, load.waiting, load.total_tokens) == (3, 0, 1000)
+        link.answers["/vllm.grpc.engine.VllmEngine/GetLoads"] = status_error("INTERNAL")
+        with pytest.raises(EngineFailed):
+            await engine.load()
+
+    with_engine(test)
+
+
+def test_a_lost_connection_is_passed_on_as_text() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        heard: list[str] = []
+        engine.on_lost(heard.append)
+        link.lost[0](LinkError(LinkErrorKind.LOST, "reset by peer", may_have_been_processed=True))
+        assert heard == ["reset by peer"]
+        await engine.close()
+        assert link.closed == 1
+
+    with_engine(test)
+
+
+def test_abort_by_id() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        link.answers["/vllm.grpc.engine.VllmEngine/Abort"] = b""
+        await engine.abort("x")
+        assert link.asked[-1] == "/vllm.grpc.engine.VllmEngine/Abort"
+
+    with_engine(test)
+
+
+def test_g8_the_engine_sees_the_callers_id_and_nothing_else() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        for name in ("a" * 32, "b" * 32):
+            engine.generate(EngineRequest(name, [1], 1, Sampling()), Told())
+        ids = [vllm.GenerateRequest.FromString(call.message).request_id for call in link.calls]
+        assert ids == ["a" * 32, "b" * 32]
+
+    with_engine(test)
