@@ -1,0 +1,232 @@
+"""`enginehouse demo`: mock engines and the frontend in one process; one engine joins and one leaves under traffic.
+
+Everything is real but the engines' insides: HTTP, tokenizer, gRPC, membership. The show only does what an operator or a
+pod feed would do, and prints what can be seen from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import uvloop
+
+from enginehouse.adapters.logs import LogSettings, setup_logs
+from enginehouse.app import Frontend, frontend
+from enginehouse.core.membership.settings import MembershipSettings
+from enginehouse.core.routing.policy import PolicyName, RoutingSettings
+from enginehouse.domain.engine import ProtocolName, Target
+from enginehouse.http.fleet_table import render
+from enginehouse.http.server import HttpSettings
+from enginehouse.mock import MockEngine, MockSettings
+from enginehouse.mock.journal import Journal
+from enginehouse.settings import Settings
+
+MODEL = "demo"
+QUESTION = "What happens when an engine leaves?"
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """What the demo can be told."""
+
+    host: str = "127.0.0.1"
+    """Address of the frontend."""
+    port: int = 8000
+    """Port of the frontend; 0 takes a free one. The mock engines take free ports of 127.0.0.1."""
+    engines: int = 2
+    """Mock engines at the start; one more joins later."""
+    policy: PolicyName = "round-robin"
+    """How requests are spread."""
+    once: bool = False
+    """End after the show instead of serving on until Ctrl-C."""
+
+    def __post_init__(self) -> None:
+        if self.engines < 1:
+            raise ValueError("--engines: at least 1 is needed")
+
+
+class Seen(Journal):
+    """Counts the requests that an engine sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = 0
+
+    def write(self, event: str, **what: object) -> None:
+        """Called by the engine for each thing that happens to it."""
+        self.requests += event == "request"
+
+
+class Show:
+    """The frontend, its mock engines, and what is done with them."""
+
+    def __init__(self, settings: DemoSettings, running: Frontend, engines: AsyncExitStack) -> None:
+        self._running = running
+        self._engines = engines
+        self._host = settings.host
+        self._protocols = cycle(ProtocolName)
+        self.seen: dict[str, Seen] = {}
+
+    @property
+    def url(self) -> str:
+        """Where the frontend listens."""
+        return f"http://{self._host}:{self._running.port}"
+
+    async def join(self) -> str:
+        """Start one more mock engine, of the next protocol, and tell the fleet."""
+        mock = MockEngine(MockSettings(model=MODEL, protocol=next(self._protocols), tokens_per_second=40))
+        seen = mock.engine.journal = Seen()
+        await self._engines.enter_async_context(mock)
+        member = await self._running.fleet.add(Target.parse(mock.url))
+        self.seen[member.engine_id] = seen
+        return member.engine_id
+
+    async def model(self) -> None:
+        """Wait until the first engine's tokenizer is loaded."""
+        while self._running.models.current is None:  # noqa: ASYNC110 - a demo may poll
+            await asyncio.sleep(0.01)
+
+    def leave(self, engine_id: str) -> None:
+        """Tell the fleet that this engine goes."""
+        self._running.fleet.remove(engine_id)
+
+    async def ask(self, tokens: int, say: Callable[[str], None] = lambda text: None) -> tuple[int, str | None]:
+        """Stream one chat answer; returns how many chunks had text, and the finish reason."""
+        return await asyncio.to_thread(_ask, self._host, self._running.port, tokens, say)
+
+    async def spread(self, requests: int) -> str:
+        """Send so many short requests together; tells which engine got how many."""
+        before = Counter({engine_id: seen.requests for engine_id, seen in self.seen.items()})
+        await asyncio.gather(*(self.ask(4) for _ in range(requests)))
+        got = ((engine_id, seen.requests - before[engine_id]) for engine_id, seen in self.seen.items())
+        return ", ".join(f"{engine_id} got {count}" for engine_id, count in got)
+
+    async def busy(self) -> str:
+        """Wait until some engine has a stream in flight; returns its id."""
+        while True:
+            for engine in self._running.fleet.view().engines:
+                if engine.streams:
+                    return engine.engine_id
+            await asyncio.sleep(0.01)
+
+    async def table(self) -> None:
+        """Print what `enginehouse engines` would."""
+        page = await asyncio.to_thread(_get, self._host, self._running.port, "/engines")
+        print("\n".join(f"    {line}".rstrip() for line in render(page)), flush=True)
+
+
+def run(settings: DemoSettings) -> int:
+    """Show, then serve until a signal unless `once`; returns the exit status."""
+    setup_logs(LogSettings(log_level="warning"))
+    try:
+        uvloop.run(_demo(settings))
+    except OSError as error:
+        print(f"enginehouse: {settings.host}:{settings.port}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _demo(settings: DemoSettings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    wanted = Settings(
+        http=HttpSettings(host=settings.host, port=settings.port, shutdown_grace=0.0, shutdown_timeout=10.0),
+        routing=RoutingSettings(policy=settings.policy),
+        membership=MembershipSettings(drain_timeout=60.0),
+    )
+    async with AsyncExitStack() as engines, frontend(wanted, feeds=()) as running:
+        show = Show(settings, running, engines)
+        scenes = asyncio.create_task(_scenes(show, settings.engines), name="demo")
+        stopping = asyncio.create_task(stop.wait(), name="demo-stop")
+        await asyncio.wait([scenes, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if scenes.done():
+            scenes.result()
+            if not settings.once:
+                print(f"\nServing on {show.url} until Ctrl-C.", flush=True)
+                await stopping
+        scenes.cancel()
+        stopping.cancel()
+        await asyncio.gather(scenes, stopping, return_exceptions=True)
+        await running.leave()
+
+
+async def _scenes(show: Show, engines: int) -> None:
+    for _ in range(engines):
+        await show.join()
+    await show.model()
+    print(f"A frontend on {show.url} with {engines} mock engines. Ask it yourself:\n\n{curl(show.url)}\n")
+    print(f"> {QUESTION}\n< ", end="", flush=True)  # mock engines answer with words by a rule, not with sense
+    await show.ask(24, lambda text: print(text, end="", flush=True))
+    print(f"\n\nTwelve requests, {engines} engines: {await show.spread(12)}")
+
+    newcomer = await show.join()
+    print(f"\n{newcomer} joins. Twelve more: {await show.spread(12)}")
+
+    story = asyncio.create_task(show.ask(100), name="demo-long-answer")
+    leaver = await show.busy()
+    show.leave(leaver)
+    print(f"\n{leaver} leaves while it streams an answer of 100 tokens. Twelve more: {await show.spread(12)}\n")
+    await show.table()
+    chunks, finish = await story
+    print(f"\nIts stream ended whole: {chunks} pieces of text, finish_reason {finish}. Now it is gone:\n")
+    await show.table()
+
+
+def curl(url: str) -> str:
+    """A request to copy."""
+    body = json.dumps(_body(48, stream=True))
+    return f"    curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+
+
+def _body(tokens: int, *, stream: bool) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": tokens,
+        "stream": stream,
+    }
+
+
+def _ask(host: str, port: int, tokens: int, say: Callable[[str], None]) -> tuple[int, str | None]:
+    connection = http.client.HTTPConnection(host, port, timeout=60)
+    pieces, finish = 0, None
+    try:
+        headers = {"content-type": "application/json"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(_body(tokens, stream=True)), headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise RuntimeError(f"HTTP {answer.status}: {answer.read().decode()}")
+        for line in answer:
+            if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
+                continue
+            event = json.loads(line.removeprefix(b"data: "))
+            if "error" in event:
+                raise RuntimeError(event["error"]["message"])
+            for choice in event["choices"]:
+                finish = choice["finish_reason"] or finish
+                if text := choice["delta"].get("content"):
+                    pieces += 1
+                    say(text)
+        return pieces, finish
+    finally:
+        connection.close()
+
+
+def _get(host: str, port: int, path: str) -> Any:
+    connection = http.client.HTTPConnection(host, port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return json.load(connection.getresponse())
+    finally:
+        connection.close()
