@@ -1,0 +1,287 @@
+"""What the whole frontend costs on mock engines, beside a peer when one is given: CPU, first token, memory.
+
+`python -m bench.frontend --peer PATH_OF_SMG --json`. Contestants are measured in turns, on the same engines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import uvloop
+from smg_grpc_proto.generated import vllm_engine_pb2 as pb
+
+from bench.contestants import (
+    Program,
+    free_port,
+    frontend_command,
+    mock_command,
+    running,
+    smg_command,
+    wait_listening,
+    wait_serving,
+)
+from bench.load import Load, Outcome, close, connect, drive, first_tokens, request_bytes
+from bench.measure import percentile
+
+PACE = 40.0
+"""Tokens per second of a paced stream."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure that must not be above a limit."""
+
+    what: str
+    unit: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        """Is it not?"""
+        return self.value <= self.limit
+
+
+class Bench:
+    """One run over running programs; figures gather under each program's name."""
+
+    def __init__(self, contestants: Sequence[Program], engine: Program, paced: bool) -> None:
+        self.contestants = contestants
+        self.engine = engine
+        self.paced = paced
+        self.seed = 0
+
+    async def each(self, rounds: int, measure: Callable[[Program], Awaitable[None]]) -> None:
+        """Measure every contestant in each round, in turns, first one first and then the other."""
+        for number in range(rounds):
+            for program in self.contestants if number % 2 == 0 else reversed(self.contestants):
+                await measure(program)
+
+    async def spend(self, program: Program, load: Load) -> tuple[float, Outcome]:
+        """CPU seconds that a program spends on a load."""
+        self.seed += 100_000
+        before = program.cpu()
+        outcome = await drive(program.port, load, seed=self.seed)
+        # The last answer's own cleanup belongs to it.
+        await asyncio.sleep(0.1)
+        if outcome.errors:
+            raise RuntimeError(f"{program.name}: {len(outcome.errors)} failed requests, the first: {outcome.errors[0]}")
+        return program.cpu() - before, outcome
+
+
+async def tokens(bench: Bench, streams: int, rounds: int, figures: dict[str, dict[str, list[float]]]) -> None:
+    """CPU per token and time to the first one, with so many streams open."""
+    kind = "paced" if bench.paced else "unpaced"
+    load = Load(streams, streams * (2 if bench.paced else 4))
+
+    async def measure(program: Program) -> None:
+        cpu, outcome = await bench.spend(program, load)
+        mine = figures[program.name]
+        name = f"{kind} {streams} streams"
+        mine.setdefault(f"{name}: CPU us per token", []).append(cpu / outcome.tokens * 1e6)
+        mine.setdefault(f"{name}: tokens per second", []).append(outcome.tokens / outcome.seconds)
+        mine.setdefault(f"{name}: first token p50 ms", []).append(percentile(outcome.first_token, 50) * 1e3)
+        mine.setdefault(f"{name}: first token p99 ms", []).append(percentile(outcome.first_token, 99) * 1e3)
+
+    await bench.each(rounds, measure)
+
+
+async def long_prompts(bench: Bench, rounds: int, figures: dict[str, dict[str, list[float]]]) -> None:
+    """CPU per request of 6,000 words, 64 at once."""
+    load = Load(streams=64, requests=192, prompt_words=6000, max_tokens=1)
+
+    async def measure(program: Program) -> None:
+        cpu, outcome = await bench.spend(program, load)
+        figures[program.name].setdefault("6000 words: CPU ms per request", []).append(cpu / outcome.answers * 1e3)
+
+    await bench.each(rounds, measure)
+
+
+async def first_token(bench: Bench, samples: int, figures: dict[str, dict[str, list[float]]]) -> None:
+    """Time to the first token of one request of 300 words, beyond what the engine itself takes on the same tokens."""
+    load = Load(streams=1, requests=1, max_tokens=2)
+    clients = {program.name: (await connect(program.port, 1))[0] for program in bench.contestants}
+    direct: list[float] = []
+    through: dict[str, list[float]] = {name: [] for name in clients}
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{bench.engine.port}") as channel:
+        method = channel.unary_stream("/vllm.grpc.engine.VllmEngine/Generate")
+        for number in range(samples + 5):
+            seed = 7_000_000 + number
+            taken = [await _directly(method, number)]
+            for client in clients.values():
+                await client.ask(request_bytes(load, seed))
+                assert client.first_token is not None
+                taken.append(client.first_token)
+            if number >= 5:  # the first ones open connections and warm caches
+                direct.append(taken[0])
+                for name, value in zip(through, taken[1:], strict=True):
+                    through[name].append(value)
+    close(list(clients.values()))
+    for name, values in through.items():
+        added = statistics.median(values) - statistics.median(direct)
+        figures[name]["one request, 300 words: first token added ms"] = [added * 1e3]
+        figures[name]["one request, 300 words: first token ms"] = [statistics.median(values) * 1e3]
+    for mine in figures.values():
+        mine["one request, 300 words: engine alone ms"] = [statistics.median(direct) * 1e3]
+
+
+async def _directly(method: Callable[..., object], number: int) -> float:
+    """The engine's own time for as many tokens as 300 words make, as grpcio sees it."""
+    ids = [300 + (number * 7 + place * 13) % 2500 for place in range(320)]
+    params = pb.SamplingParams(max_tokens=2, ignore_eos=True)
+    request = pb.GenerateRequest(
+        request_id=f"direct-{number}", tokenized=pb.TokenizedInput(input_ids=ids), sampling_params=params, stream=True
+    ).SerializeToString()
+    began = time.perf_counter()
+    taken = 0.0
+    async for _ in method(request):  # type: ignore[attr-defined]
+        taken = taken or time.perf_counter() - began
+    return taken
+
+
+async def memory(bench: Bench, streams: int, figures: dict[str, dict[str, list[float]]]) -> None:
+    """Resident memory idle, and per stream while so many are open: they end long after the measurement."""
+
+    async def measure(program: Program) -> None:
+        idle = program.resident()
+        clients = await connect(program.port, streams)
+        load = Load(streams, streams, max_tokens=2000)
+        async with asyncio.timeout(30):
+            await first_tokens(clients, [request_bytes(load, 9_000_000 + number) for number in range(streams)])
+        await asyncio.sleep(0.2)
+        per_stream = (program.resident() - idle) / streams
+        close(clients)
+        figures[program.name]["memory idle MB"] = [idle / 1e6]
+        figures[program.name]["memory per open stream KB"] = [per_stream / 1e3]
+        await asyncio.sleep(0.5)
+
+    await bench.each(1, measure)
+
+
+async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """All measurements; paced engines first, then engines that are as fast as they are read."""
+    streams = [int(part) for part in options.streams.split(",")]
+    names = ["enginehouse", "smg"] if options.peer else ["enginehouse"]
+    figures: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    for pace in (PACE, 0.0):
+        with ExitStack() as stack:
+            engines = [stack.enter_context(_engine(folder, number, pace)) for number in range(options.engines)]
+            for engine in engines:
+                wait_listening(engine)
+            contestants = [stack.enter_context(_contestant(name, options.peer, engines, folder)) for name in names]
+            for program in contestants:
+                wait_serving(program)
+            bench = Bench(contestants, engines[0], paced=bool(pace))
+            if pace:
+                await memory(bench, options.open_streams, figures)
+                for count in streams:
+                    await tokens(bench, count, options.rounds, figures)
+            else:
+                await first_token(bench, options.samples, figures)
+                await long_prompts(bench, options.rounds, figures)
+                for count in streams:
+                    await tokens(bench, count, options.rounds, figures)
+    medians = {
+        name: {what: statistics.median(values) for what, values in mine.items()} for name, mine in figures.items()
+    }
+    bars = judge(medians, streams)
+    return {
+        "figures": {name: {what: round(value, 3) for what, value in mine.items()} for name, mine in medians.items()},
+        "bars": [
+            {"what": bar.what, "value": round(bar.value, 3), "limit": bar.limit, "unit": bar.unit, "met": bar.met}
+            for bar in bars
+        ],
+        "met": all(bar.met for bar in bars),
+    }
+
+
+def _engine(folder: Path, number: int, pace: float) -> AbstractContextManager[Program]:
+    port = free_port()
+    command = mock_command(port, "--tokens-per-second", pace)
+    return running(f"engine {number}", command, port, folder / f"engine-{number}-{pace}.log")
+
+
+def _contestant(
+    name: str, peer: str | None, engines: Sequence[Program], folder: Path
+) -> AbstractContextManager[Program]:
+    port, ports = free_port(), [engine.port for engine in engines]
+    command = smg_command(peer, port, ports) if name == "smg" and peer else frontend_command(port, ports)
+    return running(name, command, port, folder / f"{name}.log")
+
+
+def judge(medians: dict[str, dict[str, float]], streams: Sequence[int]) -> list[Bar]:
+    """The figures against the bars that this project sets itself; those relative to the peer need the peer."""
+    mine = medians["enginehouse"]
+    bars = [
+        Bar(
+            "first token added, one request of 300 words",
+            "ms",
+            mine["one request, 300 words: first token added ms"],
+            2.0,
+        ),
+        Bar("resident memory idle", "MB", mine["memory idle MB"], 150.0),
+        Bar("resident memory per open stream", "KB", mine["memory per open stream KB"], 40.0),
+    ]
+    peer = medians.get("smg")
+    if peer:
+        for count in streams:
+            name = f"paced {count} streams: CPU us per token"
+            bars.append(Bar(f"CPU per token, paced, {count} streams", "of smg", mine[name] / peer[name], 0.9))
+        name = "6000 words: CPU ms per request"
+        bars.append(Bar("CPU per request of 6000 words, 64 at once", "of smg", mine[name] / peer[name], 1.5))
+    return bars
+
+
+def show(result: dict[str, object]) -> None:
+    """The result for people."""
+    figures, bars = result["figures"], result["bars"]
+    assert isinstance(figures, dict)
+    assert isinstance(bars, list)
+    names = list(figures)
+    print(f"{'':58}" + "".join(f"{name:>14}" for name in names))
+    for what in figures[names[0]]:
+        print(f"{what:58}" + "".join(f"{figures[name].get(what, float('nan')):>14.2f}" for name in names))
+    print()
+    for bar in bars:
+        verdict = "met" if bar["met"] else "MISSED"
+        print(f"{bar['what']:48}{bar['value']:>10.2f} {bar['unit']:8} (at most {bar['limit']:g}) {verdict}")
+
+
+def main() -> None:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.frontend", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--peer", metavar="PATH", help="the smg program, run on the same engines in the same run")
+    parser.add_argument("--streams", default="64,256", help="open streams, one measurement each")
+    parser.add_argument("--engines", type=int, default=2, help="mock engines")
+    parser.add_argument("--rounds", type=int, default=2, help="times that each contestant is measured")
+    parser.add_argument("--samples", type=int, default=100, help="requests for the first-token figure")
+    parser.add_argument("--open-streams", type=int, default=512, help="open streams for the memory figure")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-frontend-") as folder:
+        try:
+            result = uvloop.run(run(options, Path(folder)))
+        except RuntimeError as error:
+            for log in sorted(Path(folder).glob("*.log")):
+                print(f"{log.name}: {log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
+            sys.exit(f"bench.frontend: {error}")
+    if options.json:
+        print(json.dumps(result))
+    else:
+        show(result)
+
+
+if __name__ == "__main__":
+    main()
