@@ -24,7 +24,8 @@ class Entry:
     incarnation: int
     name: str
     target: Target | None
-    generation: str
+    generations: Mapping[str, str]
+    """What each feed that wants it calls this process."""
     state: State
     since: float
     """When it came into this state."""

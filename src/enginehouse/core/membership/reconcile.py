@@ -73,8 +73,8 @@ def _follow(turn: Turn, engine_id: str, claims: Claims) -> None:
             turn.retire(engine_id, entry, Cause.HELD_BACK, wish.reason)
             entry = None
     if entry is None:
-        entry = turn.create(engine_id, wish.wanted, wish.reason, failures)
-    entry = turn.change(engine_id, entry, name=wish.wanted.name)
+        entry = turn.create(engine_id, wish, failures)
+    entry = turn.change(engine_id, entry, name=wish.wanted.name, generations=wish.generations)
     if wish.eligible:
         _may_serve(turn, engine_id, entry)
     else:
@@ -131,7 +131,9 @@ def _same(entry: Entry, wish: Desire) -> bool:
     A pod that has lost its address for a moment (or for good) is told by its generation.
     """
     target = wish.wanted.target
-    return entry.generation in wish.generations and (target is None or target == entry.target)
+    known = entry.generations.keys() & wish.generations.keys()
+    unchanged = bool(known) and all(entry.generations[feed] == wish.generations[feed] for feed in known)
+    return unchanged and (target is None or target == entry.target)
 
 
 def _given_up(turn: Turn, entry: Entry) -> bool:

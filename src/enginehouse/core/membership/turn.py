@@ -11,6 +11,7 @@ from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.membership.fleet import Entry, Fleet, Slot
 from enginehouse.core.membership.intents import CancelProbe, Drain, Ignored, Intent, Moved
 from enginehouse.core.membership.states import LINKED, Cause, State, permit
+from enginehouse.core.membership.wants import Desire
 from enginehouse.domain.feed import Wanted
 
 
@@ -87,16 +88,16 @@ class Turn:
             if slot.current is not None and slot.current.state is State.SERVING:
                 yield slot.current
 
-    def create(self, engine_id: str, wanted: Wanted, reason: str, failures: int = 0) -> Entry:
+    def create(self, engine_id: str, wish: Desire, failures: int = 0) -> Entry:
         """A new incarnation, waiting."""
         entry = Entry(
             incarnation=self.next_number(),
-            name=wanted.name,
-            target=wanted.target,
-            generation=wanted.generation,
+            name=wish.wanted.name,
+            target=wish.wanted.target,
+            generations=wish.generations,
             state=State.WAITING,
             since=self.now,
-            reason=reason,
+            reason=wish.reason,
             failures=failures,
         )
         self.put(replace(self.slots[engine_id], current=entry))

@@ -20,8 +20,8 @@ class Desire:
     eligible: bool
     reason: str
     """Why it may not serve; empty when it may."""
-    generations: frozenset[str]
-    """Any of these is the same process as wanted."""
+    generations: Mapping[str, str]
+    """What each feed that may be believed now calls the process."""
 
 
 Claims = Mapping[tuple[str, int], Slot]
@@ -39,20 +39,21 @@ def desire(slot: Slot, claims: Claims) -> Desire | None:
         return None
     feeds = sorted(slot.wants)
     wants = [slot.wants[feed] for feed in feeds]
-    generations = frozenset(want.generation for want in wants)
+    generations = {feed: slot.wants[feed].generation for feed in feeds}
     if not _agree(wants):
-        chosen = _like_current(slot, wants)
-        return Desire(chosen, False, f"wanted by {' and '.join(feeds)} in different ways", generations)
-    able = [want for want in wants if want.eligible and want.target is not None]
-    chosen = _like_current(slot, able or wants)
-    if not able:
+        ours = [feed for feed in feeds if slot.current is not None and feed in slot.current.generations]
+        chosen = slot.wants[(ours or feeds)[0]]
+        known = {feed: generations[feed] for feed in ours}
+        return Desire(chosen, False, f"wanted by {' and '.join(feeds)} in different ways", known or generations)
+    able = next((want for want in wants if want.eligible and want.target is not None), None)
+    if able is None or able.target is None:
+        chosen = next((want for want in wants if want.target is not None), wants[0])
         return Desire(chosen, False, chosen.reason or "no usable address", generations)
-    assert chosen.target is not None
-    holder = claims.get((chosen.target.host, chosen.target.port))
+    holder = claims.get((able.target.host, able.target.port))
     if holder is not None and holder.engine_id != slot.engine_id:
         other = holder.current.name if holder.current is not None else holder.engine_id
-        return Desire(chosen, False, f"its address {chosen.target.authority} now belongs to {other}", generations)
-    return Desire(chosen, True, "", generations)
+        return Desire(able, False, f"its address {able.target.authority} now belongs to {other}", generations)
+    return Desire(able, True, "", generations)
 
 
 def claimed_address(slot: Slot) -> tuple[str, int] | None:
@@ -65,8 +66,3 @@ def claimed_address(slot: Slot) -> tuple[str, int] | None:
 
 def _agree(wants: list[Wanted]) -> bool:
     return len({want.target for want in wants if want.target is not None}) <= 1
-
-
-def _like_current(slot: Slot, wants: list[Wanted]) -> Wanted:
-    generation = slot.current.generation if slot.current is not None else None
-    return next((want for want in wants if want.generation == generation), wants[0])
