@@ -89,7 +89,7 @@ class Models:
 
     async def _take(self, card: ModelCard) -> None:
         before = self.current
-        if before is not None and _same_text(before.card, card):
+        if before is not None and _serves(before, card):
             self.current = replace(before, card=card)
             return
         members = self._fleet.serving.get()
@@ -99,11 +99,9 @@ class Models:
         log.info("model ready", model=card.model, context_length=card.context_length, vocabulary=tokenizer.vocab_size)
 
 
-def _same_text(a: ModelCard, b: ModelCard) -> bool:
-    """Whether the tokenizer of one card serves the other."""
-    return (a.model, a.tokenizer_digest, a.tokenizer_path, a.model_path) == (
-        b.model,
-        b.tokenizer_digest,
-        b.tokenizer_path,
-        b.model_path,
-    )
+def _serves(before: ServedModel, card: ModelCard) -> bool:
+    """Whether the tokenizer that we have is the one of this card."""
+    if card.tokenizer_digest is not None:
+        return card.tokenizer_digest == before.tokenizer.digest
+    old = before.card
+    return (card.model, card.tokenizer_path, card.model_path) == (old.model, old.tokenizer_path, old.model_path)
