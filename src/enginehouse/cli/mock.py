@@ -14,6 +14,6 @@ def mock(*, settings: Annotated[MockSettings, Parameter(name="*")] | None = None
 
     Tokens are made by a rule from the prompt, so that a test knows the right answer whichever engine gave it.
     """
-    from enginehouse import mock as engine
+    from enginehouse.mock import run
 
-    return engine.run(settings if settings is not None else MockSettings())
+    return run(settings if settings is not None else MockSettings())

@@ -15,8 +15,8 @@ def serve(*, settings: Annotated[Settings, Parameter(name="*")] | None = None) -
     Each option is also an environment variable (--drain-timeout: ENGINEHOUSE_DRAIN_TIMEOUT) and a key of the file that
     --config names (drain-timeout). What stands on the command line wins, then the environment, then the file.
     """
-    from enginehouse import app
+    from enginehouse.app import run
 
     chosen = settings if settings is not None else Settings()
     chosen.validate()
-    return app.run(chosen)
+    return run(chosen)

@@ -1,0 +1,242 @@
+"""The command line: exit codes, what goes to which stream, tables, and no heavy import for a light command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import enginehouse
+from enginehouse.cli import COMMANDS, main
+from enginehouse.http.fleet_table import duration, render, table
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("ENGINEHOUSE_"):
+            monkeypatch.delenv(name)
+
+
+def engine(**other: Any) -> dict[str, Any]:
+    plain = {
+        "name": "default/a:30001",
+        "state": "serving",
+        "role": "aggregated",
+        "streams": 3,
+        "state_seconds": 3725.0,
+        "next_try_seconds": None,
+        "drain_left_seconds": None,
+        "kept_for_seconds": None,
+        "reason": None,
+    }
+    return plain | other
+
+
+def page(*engines: dict[str, Any], **other: Any) -> dict[str, Any]:
+    feed = {
+        "name": "pods",
+        "state": "watching",
+        "synced": True,
+        "age_seconds": 2.04,
+        "listings": 4,
+        "next_try_seconds": None,
+        "error": None,
+    }
+    plain = {
+        "ready": True,
+        "reasons": [],
+        "model": {"model": "qwen"},
+        "topology": {"name": "aggregated", "why": ""},
+        "policy": "round-robin",
+        "requests_in_flight": 3,
+        "engines": list(engines),
+        "feeds": [feed],
+    }
+    return plain | other
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == enginehouse.__version__
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert COMMANDS[name][:40] in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["serv"], 'Did you mean "serve"?'),
+        (["serve", "--prot", "1"], "Did you mean --port?"),
+        (["serve", "--port"], "requires an argument"),
+        (["serve", "stray", "--engine=grpc://a:1"], "stray"),
+        (["serve"], "no source of engines"),
+        (["serve", "--engine=grpc://a:1", "--drain-timeout=-1"], "drain_timeout must not be negative"),
+        (["check"], "no source of engines"),
+        (["check", "--namespace=a", "--all-namespaces", "--pods=x"], "exclude each other"),
+        (["mock", "--port=1.5"], "--port: '1.5' is not a whole number"),
+        (["mock", "--tokens-per-second=nan"], "--tokens-per-second: 'nan' is not a number"),
+        (["mock", "--ranks=0"], "ranks must be at least 1"),
+        (["mock", "--protocol=http"], "sglang"),
+        (["demo", "--engines=0"], "at least 1"),
+    ],
+)
+def test_what_is_not_understood_exits_with_2_and_one_line_a_problem(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert all(line.startswith("enginehouse: ") for line in captured.err.splitlines())
+
+
+def test_check_says_what_serve_would_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINEHOUSE_POLICE", "random")
+    argv = ["check", "--engine=grpc://a:1?role=decode", "--pods=app=x", "--pod-port=3", "--engines-file=/no/such/file"]
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    assert "engine grpc://a:1 (decode)" in out
+    assert "watch pods 'app=x', port 3" in out
+    assert "follow the engines in /no/such/file" in out, "it is named, not opened"
+    assert "warning: ENGINEHOUSE_POLICE is not a setting; did you mean 'ENGINEHOUSE_POLICY'?" in out
+
+
+@pytest.fixture
+def frontend() -> Iterator[Callable[[bytes], str]]:
+    """A server that answers /engines with the given body; returns its URL."""
+    servers: list[tuple[HTTPServer, threading.Thread]] = []
+
+    def start(body: bytes) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200 if self.path == "/engines" else 404)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_port}/"
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_engines_prints_a_table(frontend: Callable[[bytes], str], capsys: pytest.CaptureFixture[str]) -> None:
+    url = frontend(json.dumps(page(engine())).encode())
+    assert main(["engines", "--url", url]) == 0
+    assert "default/a:30001  serving" in capsys.readouterr().out
+
+
+def test_engines_prints_the_page_itself(frontend: Callable[[bytes], str], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = page(engine())
+    assert main(["engines", "--json", "--url", frontend(json.dumps(shown).encode())]) == 0
+    assert json.loads(capsys.readouterr().out) == shown
+
+
+@pytest.mark.parametrize("body", [b"<html>", b""])
+def test_engines_on_something_else_fails_in_one_line(
+    body: bytes, frontend: Callable[[bytes], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["engines", "--url", frontend(body)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+
+
+def test_engines_without_a_frontend_fails_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["engines", "--url", "http://127.0.0.1:1"]) == 1
+    assert "refused" in capsys.readouterr().err
+
+
+def test_engines_loads_nothing_heavy() -> None:
+    heavy = ("tokenizers", "fastokens", "grpc", "lightkube", "httpx", "uvicorn", "starlette", "jinja2")
+    code = (
+        "import sys; from enginehouse.cli import main; main(['engines', '--url', 'http://127.0.0.1:1'])\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_table_shows_what_comes_next() -> None:
+    lines = list(
+        render(
+            page(
+                engine(),
+                engine(
+                    name="b", state="failed", role=None, streams=0, next_try_seconds=4.2, reason="connect:\n refused"
+                ),
+                engine(name="c", state="draining", drain_left_seconds=290.0, reason="pod deleted"),
+                engine(name="d", state="unready", kept_for_seconds=55.0, reason="not ready"),
+                engine(name="e", state="waiting", reason="Pending"),
+                ready=False,
+                reasons=["no engine serves"],
+            )
+        )
+    )
+    assert lines[0] == "qwen, aggregated, round-robin, 3 in flight, not ready: no engine serves"
+    rows = {line.split()[0]: line for line in lines[2:] if line}
+    assert rows["b"].split() == ["b", "failed", "-", "0", "1h02m", "try", "in", "4.2s", "no:", "way"]
+    assert "cut in 4m50s" in rows["c"]
+    assert "kept for 55s" in rows["d"]
+    assert rows["e"].split()[-2:] == ["-", "Pending"]
+    assert rows["pods"].split()[:5] == ["pods", "watching", "2.0s", "4", "-"]
+
+
+def test_an_empty_fleet_is_said_in_words() -> None:
+    lines = list(render(page(model=None, ready=False, reasons=["no engine serves"])))
+    assert lines[0].startswith("no model yet,")
+    assert "no engines" in lines
+
+
+def test_columns_are_aligned() -> None:
+    lines = list(table(("A", "B"), [("long cell", "x"), ("s", "y")]))
+    assert [line.rindex(mark) for line, mark in zip(lines, "Bxy", strict=True)] == [11, 11, 11]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0s"), (9.94, "9.9s"), (9.96, "10s"), (59.4, "59s"), (59.6, "1m00s"), (185, "3m05s"), (7620, "2h07m"),
+     (367200, "4d06h")],
+)  # fmt: skip
+def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "enginehouse", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == enginehouse.__version__
+
+
+def test_no_machine_path_or_secret_in_help(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["serve", "--help"])
+    assert str(Path.home()) + "/" not in capsys.readouterr().out
