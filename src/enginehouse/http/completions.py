@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +24,7 @@ from enginehouse.core.openai.render import (
 from enginehouse.core.openai.requests import ChatRequest, CompletionRequest
 from enginehouse.core.openai.stops import StopMatcher
 from enginehouse.core.openai.text import AnswerText
-from enginehouse.domain.errors import EnginehouseError
+from enginehouse.domain.errors import EnginehouseError, ShuttingDown
 from enginehouse.http.answers import StreamedAnswer, WholeAnswer
 from enginehouse.http.errors import internal_error, respond_error
 from enginehouse.http.exchange import (
@@ -120,6 +121,8 @@ class Endpoint(Generic[_R]):
         except ClientGone:
             meter.end(499)
             log.debug("client gone", request=answer_id)
+        except asyncio.CancelledError:
+            log.warning("request cut by our leaving", request=answer_id)  # its client was told; the task ends here
         finally:
             meter.end(500)  # counts only when nothing else was said
             await stream.close()
@@ -182,6 +185,11 @@ class Endpoint(Generic[_R]):
             meter.end(200)
         except EnginehouseError as error:
             await self._fail(error, answer, send, headers, meter, answer_id)
+        except asyncio.CancelledError:
+            if not stream.gone:
+                cut = ShuttingDown("this frontend is shutting down; send the request again", retry_after=1)
+                await self._fail(cut, answer, send, headers, meter, answer_id)
+            raise
         except Exception:
             log.exception("request failed by a fault of ours", request=answer_id)
             await self._fail(internal_error(), answer, send, headers, meter, answer_id)

@@ -24,6 +24,10 @@ class Stream(Protocol):
     paused: bool
     """The client reads too slowly: everything on the way to it is full."""
 
+    @property
+    def gone(self) -> bool:
+        """The client has closed the connection."""
+
     def start(self, status: int, headers: Headers) -> None:
         """Status and headers; they leave together with the first write."""
 
@@ -145,6 +149,10 @@ class AsgiStream:
 
     def watch(self, on_pause: Callable[[], None], on_resume: Callable[[], None]) -> None:
         self._on_pause, self._on_resume = on_pause, on_resume
+
+    @property
+    def gone(self) -> bool:
+        return self._gone
 
     def on_gone(self, callback: Callable[[], None] | None) -> None:
         self._on_gone = callback

@@ -87,6 +87,10 @@ class DirectStream:
     def watch(self, on_pause: Callable[[], None], on_resume: Callable[[], None]) -> None:
         self._on_pause, self._on_resume = on_pause, on_resume
 
+    @property
+    def gone(self) -> bool:
+        return self._cycle.disconnected
+
     def on_gone(self, callback: Callable[[], None] | None) -> None:
         self._on_gone = callback
         if callback is not None:
@@ -101,7 +105,7 @@ class DirectStream:
     async def close(self) -> None:
         self._on_pause = self._on_resume = self._on_gone = None
 
-    def gone(self) -> None:
+    def lost(self) -> None:
         """The protocol's word that the connection is lost."""
         if self._on_gone is not None and not self._cycle.response_complete:
             self._on_gone()
@@ -156,7 +160,7 @@ class DirectProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.stream is not None:
-            self.stream.gone()
+            self.stream.lost()
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
