@@ -122,6 +122,7 @@ class Churn:
         moment = time.time()
         await self.proxy.back()
         joined = await self.first(newcomer, moment, 30)
+        await asyncio.sleep(SETTLE)
         left = leaver.last_request_after(moment)
         self.note("API server back: both known", max(joined, left))
 
@@ -220,10 +221,8 @@ def report(churn: Churn) -> dict[str, object]:
 def show(result: dict[str, Any]) -> None:
     """The result for people."""
     for bar in result["bars"]:
-        verdict = "met" if bar["met"] else "MISSED"
-        print(
-            f"{bar['what']:50}{bar['value']:>9.3f} {bar['unit']:2} (at most {bar['limit']:g}) {verdict}  {bar['rounds']}"
-        )
+        verdict = f"{'met' if bar['met'] else 'MISSED'}  {bar['rounds']}"
+        print(f"{bar['what']:50}{bar['value']:>9.3f} {bar['unit']:2} (at most {bar['limit']:g}) {verdict}")
     for what, values in result["figures"].items():
         print(f"{what:50}{values}")
     print(f"answers to the small requests: {result['answers']}")
