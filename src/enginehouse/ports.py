@@ -187,7 +187,10 @@ class RequestMeter(Protocol):
         """This many ids of the answer arrived together."""
 
     def prompt(self, tokens: int, cached: int = 0) -> None:
-        """An engine took the prompt up; `cached` of its tokens came from the engine's cache."""
+        """An engine took the prompt up; `cached` of its tokens came from the engine's cache.
+
+        May be called again when the engine tells later what was cached.
+        """
 
     def retried(self, code: str) -> None:
         """An attempt failed with nothing sent, and another engine is tried."""

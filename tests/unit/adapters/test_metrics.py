@@ -145,6 +145,17 @@ def test_retries_and_cuts_are_counted_by_code() -> None:
     )
 
 
+def test_cached_tokens_that_an_engine_tells_late_are_counted_once() -> None:
+    metrics = make()
+    meter = metrics.requests.begin("/v1/completions")
+    meter.prompt(100)
+    meter.prompt(100, cached=64)
+    meter.prompt(100, cached=64)
+    assert value(metrics, "enginehouse_prompt_tokens_total") == 100
+    assert value(metrics, "enginehouse_prompt_length_tokens_count") == 1
+    assert value(metrics, "enginehouse_cached_tokens_total") == 64
+
+
 def test_after_its_end_a_meter_is_harmless() -> None:
     metrics = make()
     meter = metrics.requests.begin("/v1/completions")

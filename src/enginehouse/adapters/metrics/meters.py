@@ -49,13 +49,14 @@ class RequestCounts:
 class Meter:
     """One request's share of the counts; implements the `RequestMeter` port."""
 
-    __slots__ = ("_counts", "_endpoint", "_last", "_open", "_start")
+    __slots__ = ("_cached", "_counts", "_endpoint", "_last", "_open", "_start")
 
     def __init__(self, counts: RequestCounts, endpoint: str) -> None:
         self._counts = counts
         self._endpoint = endpoint
         self._start = counts.clock()
         self._last: float | None = None
+        self._cached: int | None = None
         self._open = True
         counts.in_flight[endpoint] += 1
         counts.waiting[endpoint] += 1
@@ -74,10 +75,15 @@ class Meter:
             counts.between_tokens.observe((now - last) / count, count)
 
     def prompt(self, tokens: int, cached: int = 0) -> None:
-        if self._open:
-            self._counts.prompt_tokens += tokens
-            self._counts.cached_tokens += cached
-            self._counts.prompt_length.observe(tokens)
+        if not self._open:
+            return
+        counts = self._counts
+        if self._cached is None:
+            counts.prompt_tokens += tokens
+            counts.prompt_length.observe(tokens)
+        # Some engines say what was cached with the last message only: a later call adds what an earlier one lacked.
+        counts.cached_tokens += cached - (self._cached or 0)
+        self._cached = cached
 
     def retried(self, code: str) -> None:
         if self._open:
