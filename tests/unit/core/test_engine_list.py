@@ -1,0 +1,87 @@
+"""The content of an engines file: taken whole, or refused with the place of the first fault."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enginehouse.core.engine_list import BadList, engines, read_engine_list
+from enginehouse.domain.engine import InvalidTarget, ProtocolName, Role, Target
+
+
+def test_addresses_and_maps() -> None:
+    content = b"""\
+# the west rack
+- grpc://10.0.0.1:30001
+- grpcs://[fd00::5]:30001?role=prefill&protocol=vllm
+- url: grpc://10.0.0.2:30001
+  role: decode
+  protocol: sglang
+  name: big one
+"""
+    wanted = read_engine_list(content)
+    assert not isinstance(wanted, BadList)
+    assert [one.target for one in wanted] == [
+        Target("10.0.0.1", 30001),
+        Target("fd00::5", 30001, True, Role.PREFILL, ProtocolName.VLLM),
+        Target("10.0.0.2", 30001, False, Role.DECODE, ProtocolName.SGLANG),
+    ]
+    assert [one.engine_id for one in wanted] == [
+        "grpc://10.0.0.1:30001",
+        "grpcs://[fd00::5]:30001",
+        "grpc://10.0.0.2:30001",
+    ]
+    assert wanted[2].name == "big one"
+    assert all(one.eligible and one.owner == one.engine_id for one in wanted)
+
+
+def test_an_empty_list_is_a_list() -> None:
+    assert read_engine_list(b"[]") == ()
+    assert read_engine_list(b"\xef\xbb\xbf[]\n") == ()
+
+
+def test_changed_hints_are_another_generation() -> None:
+    plain, hinted = engines([Target("a", 1)])[0], engines([Target("a", 1, role=Role.PREFILL)])[0]
+    assert plain.engine_id == hinted.engine_id
+    assert plain.generation != hinted.generation
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "line 1, column 1: empty; write []"),
+        (b"# nothing yet\n", "line 1, column 1: empty; write []"),
+        (b"engines: []", "line 1, column 1: not a list"),
+        (b"- grpc://a:1\n- http://b:2\n", "line 2, column 3 (entry 2): 'http://b:2': scheme 'http'"),
+        (b"- grpc://a:1\n-\n", "line 2, column 2 (entry 2): expected an address"),
+        (b"- [grpc://a:1]\n", "line 1, column 3 (entry 1): expected an address"),
+        (b"- grpc://a:1\n- grpc://A:1\n", "line 2, column 3 (entry 2): grpc://a:1 is already entry 1"),
+        (b"- url: grpc://a:1\n  rol: prefill\n", "line 2, column 3 (entry 1): unknown key 'rol'"),
+        (b"- role: prefill\n", "line 1, column 3 (entry 1): url is missing"),
+        (b"- url: grpc://a:1\n  role: both\n", "line 2, column 9 (entry 1): role 'both' is not one of"),
+        (b"- url: grpc://a:1\n  protocol: x\n", "line 2, column 13 (entry 1): protocol 'x' is not one of"),
+        (b"- url: grpc://a:1?role=decode\n  role: prefill\n", "line 2, column 9 (entry 1): role 'prefill' contradicts"),
+        (b"- url: grpc://a:1\n  url: grpc://b:1\n", "line 2, column 3 (entry 1): key 'url' is given twice"),
+        (b"- url: {}\n", "line 1, column 8 (entry 1): url must be a text"),
+        (b"- grpc://a:1\n  - x: [\n", "line 2, column 6: not YAML"),
+        (b"- a\n---\n- b\n", "not YAML"),
+        (b"- \xff", "not UTF-8 at byte 2"),
+        (b"- grpc://a:70000\n", "line 1, column 3 (entry 1): 'grpc://a:70000': port"),
+    ],
+)
+def test_a_bad_list_says_where(content: bytes, reason: str) -> None:
+    answer = read_engine_list(content)
+    assert isinstance(answer, BadList)
+    assert reason in answer.reason
+
+
+def test_a_fixed_list_refuses_an_engine_given_twice() -> None:
+    with pytest.raises(InvalidTarget, match="grpc://a:1 is given twice"):
+        engines([Target("a", 1), Target("a", 1, role=Role.PREFILL)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60) | st.text("-[]{}:& *!>|\n\t\"'#a1", max_size=40).map(str.encode))
+def test_nothing_makes_the_reader_raise(content: bytes) -> None:
+    read_engine_list(content)
