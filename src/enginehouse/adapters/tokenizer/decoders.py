@@ -19,22 +19,25 @@ from enginehouse.adapters.tokenizer.tables import ByteFallbackTable, ByteLevelTa
 class ByteLevelDecoder:
     """Tokens are bytes, joined and read as UTF-8; what is not UTF-8 becomes U+FFFD."""
 
-    __slots__ = ("_open", "_table")
+    __slots__ = ("_open", "_pieces")
 
     def __init__(self, table: ByteLevelTable) -> None:
-        self._table = table
+        self._pieces = table.pieces
         self._open = b""
         """The beginning of a character that is not complete: at most three bytes."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        table = self._table
-        if not self._open and len(token_ids) == 1:
-            piece = table.get(token_ids[0])
+        pieces = self._pieces
+        if not self._open and len(token_ids) == 1 and token_ids[0] < len(pieces):
+            piece = pieces[token_ids[0]]
             if type(piece) is str:
                 return piece
-        data = self._open + b"".join(
-            [piece.encode() if type(piece) is str else piece for piece in map(table.get, token_ids)]  # type: ignore[misc]
-        )
+        parts = [self._open]
+        for number in token_ids:
+            if number < len(pieces):
+                piece = pieces[number]
+                parts.append(piece if isinstance(piece, bytes) else piece.encode())
+        data = b"".join(parts)
         text, used = codecs.utf_8_decode(data, "replace", False)
         self._open = data[used:]
         return text
@@ -52,23 +55,19 @@ class ByteFallbackDecoder:
     until it ends.
     """
 
-    __slots__ = ("_run", "_strip", "_table")
+    __slots__ = ("_pieces", "_run", "_strip")
 
     def __init__(self, table: ByteFallbackTable) -> None:
-        self._table = table
+        self._pieces = table.pieces
         self._run = bytearray()
         self._strip = table.strip
         """How many leading spaces may still be dropped."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        get = self._table.get
-        if not self._run and not self._strip and len(token_ids) == 1:
-            piece = get(token_ids[0])
-            if type(piece) is str:
-                return piece
+        pieces = self._pieces
         out = ""
-        for token in token_ids:
-            piece = get(token)
+        for number in token_ids:
+            piece = pieces[number] if number < len(pieces) else None
             if type(piece) is int:
                 self._run.append(piece)
             elif type(piece) is str:

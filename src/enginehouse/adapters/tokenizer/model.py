@@ -70,17 +70,17 @@ class ModelTokenizer:
         fast = open_fast(tokenizer_json, library, special, settings.segment_cache_mib << 20)
         self._encoder = library if fast is None else fast
         self._inline = settings.inline_characters // (_SLOWER if fast is None else 1)
+        # By whether special tokens are skipped; empty when the library has to decode.
         self._tables: dict[bool, Table] = {}
-        for skip in (True, False):
-            table = table_for(content, skip_special_tokens=skip)
-            if table is None or not _agrees(table, library, content, skip):
-                log.info("text is decoded by the library", decoder=_kind(content.decoder))
-                self._tables.clear()
-                break
-            self._tables[skip] = table
+        if (table := table_for(content)) is not None:
+            tables: dict[bool, Table] = {False: table, True: table.without(content.special)}
+            if all(_agrees(tables[skip], library, content, skip) for skip in tables):
+                self._tables = tables
+        if not self._tables:
+            log.info("text is decoded by the library", decoder=_kind(content.decoder))
         self._library: LibraryTokenizer | None = None if self._tables else library
         self.fast = fast is not None
-        del library, fast, content
+        del library, fast, content, table
         _give_back()
 
     def _open_template(self, files: Mapping[str, bytes]) -> ChatTemplate | None:

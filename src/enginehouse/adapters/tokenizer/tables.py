@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from enginehouse.adapters.tokenizer.content import Content
@@ -20,69 +21,49 @@ def _byte_characters() -> dict[str, int]:
 class ByteLevelTable:
     """Each id's text, or its bytes where they are no text by themselves. Unknown and skipped ids give nothing."""
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("pieces",)
 
-    def __init__(self, content: Content, *, skip_special_tokens: bool) -> None:
-        characters = _byte_characters()
-        self._pieces: list[str | bytes] = []
-        for number, token in enumerate(content.tokens):
-            if token is None or (skip_special_tokens and number in content.special):
-                self._pieces.append("")
-                continue
-            try:
-                data = bytes([characters[character] for character in token])
-            except KeyError:  # an added token that is written as it is
-                data = token.encode()
-            try:
-                self._pieces.append(data.decode())
-            except UnicodeDecodeError:
-                self._pieces.append(data)
+    def __init__(self, pieces: list[str | bytes]) -> None:
+        self.pieces = pieces
+        """By id; ids beyond its end are unknown."""
 
-    def get(self, number: int) -> str | bytes:
-        """Text or bytes of an id."""
-        try:
-            return self._pieces[number]
-        except IndexError:
-            return ""
+    def without(self, skipped: Iterable[int]) -> ByteLevelTable:
+        """The same, with these ids giving nothing; the texts are shared."""
+        pieces = self.pieces.copy()
+        for number in skipped:
+            pieces[number] = ""
+        return ByteLevelTable(pieces)
 
 
 class ByteFallbackTable:
     """Each id's text, or its byte. None: unknown or skipped, which does not end a run of bytes."""
 
-    __slots__ = ("_pieces", "strip")
+    __slots__ = ("pieces", "strip")
 
-    def __init__(
-        self, content: Content, replacements: list[tuple[str, str]], strip: int, *, skip_special_tokens: bool
-    ) -> None:
+    def __init__(self, pieces: list[str | int | None], strip: int) -> None:
+        self.pieces = pieces
+        """By id; ids beyond its end are unknown."""
         self.strip = strip
         """Spaces that are dropped from the beginning of the text, if they are there."""
-        self._pieces: list[str | int | None] = []
-        for number, token in enumerate(content.tokens):
-            if token is None or (skip_special_tokens and number in content.special):
-                self._pieces.append(None)
-                continue
-            for old, new in replacements:
-                token = token.replace(old, new)
-            byte = _BYTE_TOKEN.fullmatch(token)
-            self._pieces.append(int(byte[1], 16) if byte else token)
 
-    def get(self, number: int) -> str | int | None:
-        """Text or byte of an id."""
-        try:
-            return self._pieces[number]
-        except IndexError:
-            return None
+    def without(self, skipped: Iterable[int]) -> ByteFallbackTable:
+        """The same, with these ids giving nothing; the texts are shared."""
+        pieces = self.pieces.copy()
+        for number in skipped:
+            pieces[number] = None
+        return ByteFallbackTable(pieces, self.strip)
 
 
 Table = ByteLevelTable | ByteFallbackTable
 
 
-def table_for(content: Content, *, skip_special_tokens: bool) -> Table | None:
-    """The table for a model whose decoder is one of the two known families; None for any other."""
+def table_for(content: Content) -> Table | None:
+    """The table, special tokens shown, for a model whose decoder is one of the two known families; else None."""
     steps = _steps(content.decoder)
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
-        return ByteLevelTable(content, skip_special_tokens=skip_special_tokens)
+        characters = _byte_characters()
+        return ByteLevelTable([_bytes_or_text(token, characters) for token in content.tokens])
     replacements: list[tuple[str, str]] = []
     while kinds and kinds[0] == "Replace":
         old = steps[0].get("pattern", {}).get("String")
@@ -90,13 +71,37 @@ def table_for(content: Content, *, skip_special_tokens: bool) -> Table | None:
             return None
         replacements.append((old, steps[0]["content"]))
         steps, kinds = steps[1:], kinds[1:]
-    if kinds == ["ByteFallback", "Fuse"]:
-        return ByteFallbackTable(content, replacements, 0, skip_special_tokens=skip_special_tokens)
+    strip = 0
     if kinds == ["ByteFallback", "Fuse", "Strip"]:
-        strip = steps[2]
-        if strip.get("content") == " " and strip.get("stop") == 0 and isinstance(strip.get("start"), int):
-            return ByteFallbackTable(content, replacements, strip["start"], skip_special_tokens=skip_special_tokens)
-    return None
+        end = steps[2]
+        if end.get("content") != " " or end.get("stop") != 0 or not isinstance(end.get("start"), int):
+            return None
+        strip = end["start"]
+    elif kinds != ["ByteFallback", "Fuse"]:
+        return None
+    return ByteFallbackTable([_text_or_byte(token, replacements) for token in content.tokens], strip)
+
+
+def _bytes_or_text(token: str | None, characters: dict[str, int]) -> str | bytes:
+    if token is None:
+        return ""
+    try:
+        data = bytes([characters[character] for character in token])
+    except KeyError:  # an added token that is written as it is
+        return token
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _text_or_byte(token: str | None, replacements: list[tuple[str, str]]) -> str | int | None:
+    if token is None:
+        return None
+    for old, new in replacements:
+        token = token.replace(old, new)
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return int(byte[1], 16) if byte else token
 
 
 def _steps(decoder: Any) -> list[dict[str, Any]]:

@@ -23,6 +23,8 @@ from enginehouse.domain.errors import InvalidRequest
 
 log = structlog.get_logger("enginehouse.tokenizer")
 
+_REASONING: Final = ("reasoning_content", "reasoning", "thinking")
+"""What earlier answers thought: clients and templates disagree about its name, so each of them gets to see it."""
 _PROBE: Final = "b7e1probe"
 
 
@@ -119,6 +121,8 @@ class ChatTemplate:
             prepared["content"] = [{"type": "text", "text": content}]
         if prepared["role"] == "developer" and not self._knows_developer:
             prepared["role"] = "system"
+        if reasoning := next((prepared[name] for name in _REASONING if prepared.get(name)), None):
+            prepared.update(dict.fromkeys(_REASONING, reasoning))
         return prepared
 
     def _probe_parts(self) -> bool:

@@ -148,4 +148,4 @@ def test_decoders_of_unknown_shape_get_no_table() -> None:
     ]
     for shape in shapes:
         other = type(content)(content.tokens, content.special, shape)
-        assert table_for(other, skip_special_tokens=True) is None
+        assert table_for(other) is None

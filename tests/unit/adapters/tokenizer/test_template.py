@@ -68,6 +68,13 @@ def test_developer_is_the_system_where_a_template_does_not_know_it() -> None:
     assert render(LOOP + "{# developer #}", message) == "[developer:x]"
 
 
+@pytest.mark.parametrize("sent", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("read", ["reasoning_content", "reasoning", "thinking"])
+def test_earlier_reasoning_is_seen_by_whatever_name_a_template_reads(sent: str, read: str) -> None:
+    message = [{"role": "assistant", "content": "x", sent: "because"}]
+    assert render("{{ messages[0]." + read + " }}", message) == "because"
+
+
 def test_the_messages_of_the_caller_stay_as_they_are() -> None:
     messages = [{"role": "developer", "content": [{"type": "text", "text": "a"}]}]
     before = json.dumps(messages)
