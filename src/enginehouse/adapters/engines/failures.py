@@ -20,6 +20,7 @@ from enginehouse.domain.errors import (
 from enginehouse.domain.link import GrpcStatus, LinkError, LinkErrorKind
 
 _LONGEST_TEXT = 300
+_HTTP_HINT = "; if it is the engine's HTTP port, give its gRPC port"
 
 _BY_STATUS: dict[GrpcStatus, type[EngineError]] = {
     GrpcStatus.CANCELLED: EngineFailed,  # an abort that we did not ask for
@@ -110,7 +111,7 @@ def probe_failed(error: LinkError, asked: str, timeout: float) -> ProbeFailed:
                 " (vLLM's native port does so until its engine is ready)"
             )
         case LinkErrorKind.CONNECT:
-            made = ProbeFailed(f"cannot connect: {short(error.text)}")
+            made = ProbeFailed(f"cannot connect: {short(error.text)}{_HTTP_HINT if 'HTTP/2' in error.text else ''}")
         case LinkErrorKind.PROTOCOL | LinkErrorKind.TRUNCATED:
             made = ProbeFailed(
                 f"this port does not speak gRPC as asked ({short(error.text)});"
