@@ -1,4 +1,4 @@
-"""The manifests agree with the program: flags exist, probes go to paths that exist, rights are exactly what is needed."""
+"""The manifests agree with the program: flags and probed paths exist, rights are exactly what is needed."""
 
 from __future__ import annotations
 
