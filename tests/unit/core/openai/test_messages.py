@@ -7,6 +7,8 @@ from enginehouse.core.openai.messages import ROLES, read_messages
 from enginehouse.core.openai.parse import parse_chat
 from enginehouse.domain.errors import InvalidRequest
 
+HELLO = {"role": "user", "content": "Hello"}
+
 
 def test_roles_and_text_parts_pass() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
@@ -39,6 +41,11 @@ def test_an_answer_can_be_sent_back_as_it_came() -> None:
         },
         result,
     )
+
+
+def test_nulls_are_the_same_as_absent() -> None:
+    nulls = dict.fromkeys(("name", "tool_calls", "tool_call_id", "reasoning_content", "whatever"))
+    assert read_messages([HELLO | nulls]) == (HELLO,)
 
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -81,7 +88,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
     ],
 )
 def test_o8_a_wrong_message_is_named_with_its_place(message: Any, where: str, words: str) -> None:
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}, message]}).encode()
+    body = json.dumps({"model": "m", "messages": [HELLO, message]}).encode()
     with pytest.raises(InvalidRequest) as caught:
         parse_chat(body)
     assert caught.value.param == where

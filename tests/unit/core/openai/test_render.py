@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enginehouse.core.openai import render
@@ -150,6 +150,7 @@ def test_m2_a_stream_that_fails_raises_in_the_official_client_after_what_came() 
 
 
 @given(st.text())
+@example("a\x85b\u2028c\u2029d\x0be\x1cf\rg\nh")
 def test_o2_any_text_survives_and_never_breaks_a_line(text: str) -> None:
     for frames in (render.ChatStream(text, text, 7), render.CompletionStream(text, text, 7)):
         frame = frames.text(text)
