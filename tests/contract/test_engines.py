@@ -388,8 +388,7 @@ def test_an_unhealthy_engine_is_not_admitted_and_fails_its_check(server: Server)
     if server.kind.name == "vllm-native":
         pytest.skip("its engine core can only die: see test_engines_start")
 
-    async def run() -> None:
-        engine = await connector().probe(Target("127.0.0.1", server.port))
+    async def test(engine: Engine) -> None:
         with server.faults(unhealthy=True):
             with pytest.raises(ProbeFailed, match="not healthy yet") as caught:
                 await engine.check()
@@ -397,9 +396,8 @@ def test_an_unhealthy_engine_is_not_admitted_and_fails_its_check(server: Server)
             with pytest.raises(ProbeFailed, match="not healthy yet"):
                 await connector().probe(Target("127.0.0.1", server.port))
         await engine.check()
-        await engine.close()
 
-    asyncio.run(run())
+    with_engine(server, test)
 
 
 def test_a_deadline_of_the_link_is_a_timeout(server: Server) -> None:

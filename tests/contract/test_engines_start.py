@@ -218,15 +218,17 @@ def test_vllms_http_port_is_refused_too(tmp_path: Path) -> None:
 def test_g9_a_dead_engine_core_fails_the_check(tmp_path: Path) -> None:
     async def run(server: Server) -> None:
         engine, _ = await admitted(server.port)
-        with server.faults(unhealthy=True):
-            with pytest.raises(ProbeFailed, match=r"NOT_SERVING|cannot connect|connection-lost|goaway"):
-                async with asyncio.timeout(20):
-                    while True:
-                        await engine.check()
+        with server.faults(unhealthy=True), pytest.raises(ProbeFailed, match=r"NOT_SERVING|cannot connect|connection"):
+            await asyncio.wait_for(_check_for_ever(engine), 20)
         await engine.close()
 
     with serve(VLLM_NATIVE, tmp_path / "engine") as server:
         asyncio.run(run(server))
+
+
+async def _check_for_ever(engine: Engine) -> None:
+    while True:
+        await engine.check()
 
 
 @pytest.mark.parametrize("kind", [SGLANG.param(), SGLANG_OLD.param(), VLLM_NATIVE.param()])
