@@ -30,18 +30,21 @@ class SglangDecoder:
     def decode(self, message: bytes) -> Delta | None:
         response = self._parse(message)
         meta = response.meta_info
-        ids = response.output_ids
         reason = meta.get("finish_reason", "null")
         if reason == "null" and not response.finished:
-            first = self._seen == 0
-            new = self._news(ids, meta.get("completion_tokens"), last=False)
+            seen = self._seen
+            if seen and self._incremental is False:  # the usual message: nothing else of it is looked at
+                new: Sequence[int] = response.output_ids[seen:]
+                self._seen = seen + len(new)
+            else:
+                new = self._news(response.output_ids, meta.get("completion_tokens"), last=False)
             if not new:
                 return None
-            if not first:
+            if seen:
                 return Delta(new)
             return Delta(new, None, _number(meta.get("prompt_tokens")), _number(meta.get("cached_tokens")))
         finish = _finish(reason)  # raises where the end is none
-        new = self._news(ids, meta.get("completion_tokens"), last=True)
+        new = self._news(response.output_ids, meta.get("completion_tokens"), last=True)
         return Delta(new, finish, _number(meta.get("prompt_tokens")), _number(meta.get("cached_tokens")))
 
     def _news(self, ids: Sequence[int], completion_tokens: str | None, *, last: bool) -> Sequence[int]:

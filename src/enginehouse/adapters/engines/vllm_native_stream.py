@@ -20,10 +20,10 @@ class VllmNativeDecoder:
 
     def decode(self, message: bytes) -> Delta | None:
         response = self._parse(message)
-        if response.HasField("prompt_info"):
-            self._prompt_tokens = response.prompt_info.num_prompt_tokens
         output = response.output
         ids = output.token_ids[:]
+        if response.HasField("prompt_info"):
+            self._prompt_tokens = response.prompt_info.num_prompt_tokens
         if output.num_tokens > len(ids):
             raise EngineBroken("the engine left out token ids that it was asked for")
         if output.HasField("finish_info"):

@@ -29,18 +29,17 @@ class VllmDecoder:
 
     def decode(self, message: bytes) -> Delta | None:
         response = self._parse(message)
-        if not response.HasField("chunk"):
-            return self._close(response.complete) if response.HasField("complete") else None
         chunk = response.chunk
         ids = chunk.token_ids[:]
+        if ids:  # asked first: nearly every message is such a chunk
+            self._last = ids
+            seen = self._seen
+            self._seen = seen + len(ids)
+            return Delta(ids) if seen else Delta(ids, None, chunk.prompt_tokens, chunk.cached_tokens)
+        if response.HasField("complete"):
+            return self._close(response.complete)
         self._last = ids
-        if not ids:
-            return None
-        first = self._seen == 0
-        self._seen += len(ids)
-        if first:
-            return Delta(ids, None, chunk.prompt_tokens, chunk.cached_tokens)
-        return Delta(ids)
+        return None
 
     def _close(self, complete: GenerateComplete) -> Delta:
         finish = _FINISHES.get(complete.finish_reason)
