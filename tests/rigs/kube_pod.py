@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """Plays the kubelet against the API server of kube_apiserver.sh. Standard library only; also usable as a module (Pods).
 
-    kube_pod.py DIR create NAME [--ip 10.0.0.1] [--label k=v]... [--annotation k=v]... [--port grpc=30001]... [--not-ready]
-    kube_pod.py DIR set NAME [--ip IP|none] [--ready true|false] [--phase Running] [--label k=v]... [--annotation k=v]...
-    kube_pod.py DIR restart NAME [--merged]   restartCount + 1 and a new container id, same uid and IP; Ready goes False then
-                                              True, or with --merged only True to True, as when events are coalesced
+    kube_pod.py DIR create NAME [--ip 10.0.0.1] [--label k=v]... [--annotation k=v]... [--port grpc=30001]...
+                                [--not-ready]
+    kube_pod.py DIR set NAME [--ip IP|none] [--ready true|false] [--phase Running] [--label k=v]...
+                             [--annotation k=v]...
+    kube_pod.py DIR restart NAME [--merged]   restartCount + 1 and a new container id, same uid and IP; Ready goes
+                                              False then True, or with --merged only True to True, as when events are
+                                              coalesced
     kube_pod.py DIR delete NAME [--grace 30]  deletionTimestamp; the pod stays, terminating, until "gone"
     kube_pod.py DIR gone NAME                 what the kubelet does at the end of termination: grace 0, DELETED at once
     kube_pod.py DIR hold NAME / release NAME  a finalizer, which keeps even a "gone" pod; release lets it go
     kube_pod.py DIR evict NAME                phase Failed, reason Evicted, no IP; the object stays
     kube_pod.py DIR token [--seconds 3600]    a real bound token of service account "frontend" into DIR/serviceaccount/
-                                              {token,ca.crt,namespace}, swapped atomically through a symlink as a kubelet does
+                                              {token,ca.crt,namespace}, swapped atomically through a symlink as a
+                                              kubelet does
     kube_pod.py DIR list | watch [--rv N]
 
 DIR is the folder given to kube_apiserver.sh start; --namespace default; "IP reuse" is evict or gone, then create --ip.
@@ -35,6 +39,10 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+class ApiError(Exception):
+    pass
+
+
 class Pods:
     def __init__(self, folder: str, namespace: str = "default"):
         self.folder, self.namespace = pathlib.Path(folder), namespace
@@ -53,7 +61,7 @@ class Pods:
         try:
             return urllib.request.urlopen(request, context=self.tls)
         except urllib.error.HTTPError as error:
-            raise SystemExit(f"{method} {path}: {error.code} {json.load(error).get('message')}") from None
+            raise ApiError(f"{method} {path}: {error.code} {json.load(error).get('message')}") from None
 
     def call(self, method: str, path: str, body=None, kind="application/json") -> dict:
         with self.open(method, path, body, kind) as answer:
@@ -182,8 +190,9 @@ def line(pod: dict) -> str:
     ready = next((c["status"] for c in status.get("conditions", ()) if c["type"] == "Ready"), "-")
     restarts = [c["restartCount"] for c in status.get("containerStatuses", ())]
     return (
-        f"{meta['name']} rv={meta['resourceVersion']} uid={meta['uid'][:8]} {status.get('phase')} ready={ready} ip={status.get('podIP')} "
-        f"restarts={restarts} terminating={'deletionTimestamp' in meta} labels={meta.get('labels', {})}"
+        f"{meta['name']} rv={meta['resourceVersion']} uid={meta['uid'][:8]} {status.get('phase')} ready={ready} "
+        f"ip={status.get('podIP')} restarts={restarts} terminating={'deletionTimestamp' in meta} "
+        f"labels={meta.get('labels', {})}"
     )
 
 
@@ -260,3 +269,5 @@ if __name__ == "__main__":
         main()
     except BrokenPipeError:
         sys.exit(0)
+    except ApiError as error:
+        sys.exit(str(error))

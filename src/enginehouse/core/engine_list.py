@@ -73,6 +73,8 @@ def read_engine_list(content: bytes) -> tuple[Wanted, ...] | BadList:
         return BadList(f"{place}not YAML: {error.problem or error.context}")
     except yaml.YAMLError as error:
         return BadList(f"not YAML: {error}".splitlines()[0])
+    except RecursionError:
+        return BadList("nested too deeply")
 
 
 def _engines(root: yaml.Node | None) -> tuple[Wanted, ...] | BadList:

@@ -67,6 +67,7 @@ def test_changed_hints_are_another_generation() -> None:
         (b"- grpc://a:1\n  - x: [\n", "line 2, column 6: not YAML"),
         (b"- a\n---\n- b\n", "not YAML"),
         (b"- \xff", "not UTF-8 at byte 2"),
+        (b"[" * 5000, "nested too deeply"),
         (b"- grpc://a:70000\n", "line 1, column 3 (entry 1): 'grpc://a:70000': port"),
     ],
 )
