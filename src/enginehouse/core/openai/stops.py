@@ -12,12 +12,13 @@ from collections.abc import Sequence
 class StopMatcher:
     """Holds back only what may be the beginning of a stop string: always less than the longest of them."""
 
-    __slots__ = ("_held", "_stops", "stopped")
+    __slots__ = ("_first", "_held", "_stops", "stopped")
 
     def __init__(self, stops: Sequence[str]) -> None:
         if not all(stops):
             raise ValueError("an empty stop string would stop everything")
         self._stops = tuple(stops)
+        self._first = frozenset(stop[0] for stop in stops)
         self._held = ""
         self.stopped = False
 
@@ -26,9 +27,9 @@ class StopMatcher:
 
     def push(self, piece: str) -> str:
         """Text that is certain now. Once `stopped`, the text is over: nothing more may be pushed."""
+        if not self._held and self._first.isdisjoint(piece):  # nearly always: no stop begins here
+            return piece
         text = self._held + piece
-        if not text:
-            return ""
         first_end = begin = -1
         keep = 0
         for stop in self._stops:

@@ -21,14 +21,16 @@ class AnswerText:
     """Text and token count of one answer.
 
     `tokens` counts every id that the engine generated, the one that ended the answer included, as engines do. With stop
-    strings it counts up to the id that completed the stop, however many ids came with it.
+    strings it counts up to the id that completed the stop, however many ids came with it. The first `min_tokens` are
+    never looked at for stops, as engines do it too.
     """
 
-    __slots__ = ("_decoder", "_matcher", "tokens")
+    __slots__ = ("_decoder", "_matcher", "_min_tokens", "tokens")
 
-    def __init__(self, decoder: TextDecoder, matcher: StopMatcher | None = None) -> None:
+    def __init__(self, decoder: TextDecoder, matcher: StopMatcher | None = None, min_tokens: int = 0) -> None:
         self._decoder = decoder
         self._matcher = matcher or None  # one without stops has nothing to do
+        self._min_tokens = min_tokens
         self.tokens = 0
 
     def push(self, token_ids: Sequence[int], finish: Finish | None = None) -> tuple[str, bool]:
@@ -53,7 +55,11 @@ class AnswerText:
             self.tokens += 1
             if finish is Finish.STOP and at == last:
                 break
-            out += matcher.push(self._decoder.push((token,)))
+            text = self._decoder.push((token,))
+            if self.tokens <= self._min_tokens:
+                out += text
+                continue
+            out += matcher.push(text)
             if matcher.stopped:
                 return out, True
         if finish is not None:

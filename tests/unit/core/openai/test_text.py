@@ -77,6 +77,15 @@ def test_o3_a_stop_in_the_last_held_character_is_found() -> None:
     assert answer.push([-1], Finish.LENGTH) == ("", True)
 
 
+def test_o3_the_first_min_tokens_are_not_looked_at_for_stops() -> None:
+    for deltas in (["abab"], ["a", "b", "a", "b"]):
+        answer = AnswerText(Letters(), StopMatcher(("ab",)), min_tokens=2)
+        assert [answer.push(ids(delta)) for delta in deltas][-1][1] is True
+        assert answer.tokens == 4
+    answer = AnswerText(Letters(), StopMatcher(("ab",)), min_tokens=1)
+    assert answer.push(ids("abx")) == ("abx", False)  # it began too early
+
+
 @given(st.lists(st.lists(st.sampled_from([97, 98, -1]), max_size=4), max_size=5), st.sampled_from(list(Finish)))
 def test_streamed_equals_whole_however_the_ids_arrive(deltas: list[list[int]], finish: Finish) -> None:
     def run(parts: list[list[int]]) -> tuple[str, bool, int]:
