@@ -8,6 +8,7 @@ from typing import Any
 
 import cyclopts
 import pytest
+import trustme
 import yaml
 
 from enginehouse.cli import application
@@ -164,6 +165,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         (["--pods=app=x", "--prefill-pods=app=y", "--topology=aggregated"], ["--prefill-pods", "--topology"]),
         (["--engine=grpc://a:1?role=prefill", "--topology=aggregated"], ["prefill engine", "--topology"]),
         (["--pods=app=x", "--prefill-pods=app=x"], ["cannot be in both pools"]),
+        (["--engine=grpcs://a:1", "--link-key=k.pem"], ["--link-key: 'k.pem'", "--link-cert is not"]),
         (["--pods=", "--pod-port=1"], ["--pods", "select every pod"]),
         (["--pods=app in (a", "--pod-port=1"], ["--pods", "parentheses"]),
         (["--engine=grpc://a:1", "--max-body-bytes=0"], ["--max-body-bytes: 0", "more than 0"]),
@@ -174,6 +176,23 @@ def test_settings_that_do_not_go_together_are_refused_with_the_remedy(argv: list
     message = refused(*argv)
     for part in parts:
         assert part in message
+
+
+def test_tls_files_are_tried_before_the_start(tmp_path: Path) -> None:
+    engine = "--engine=grpcs://a:1"
+    with pytest.raises(InvalidSettings, match=r"--link-ca: '.*none.pem' cannot be read: No such file"):
+        read(engine, f"--link-ca={tmp_path / 'none.pem'}").check_files()
+    junk = tmp_path / "junk.pem"
+    junk.write_text("no certificate")
+    with pytest.raises(InvalidSettings, match="--link-ca: not usable PEM"):
+        read(engine, f"--link-ca={junk}").check_files()
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("frontend").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
+    read(engine, f"--link-ca={tmp_path / 'ca.pem'}", f"--link-cert={tmp_path / 'own.pem'}").check_files()
+    authority.issue_cert("other").private_key_pem.write_to_path(str(tmp_path / "other.key"))
+    with pytest.raises(InvalidSettings, match=r"--link-cert, --link-key: .*does not fit"):
+        read(engine, f"--link-cert={tmp_path / 'own.pem'}", f"--link-key={tmp_path / 'other.key'}").check_files()
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -19,4 +19,5 @@ def serve(*, settings: Annotated[Settings, Parameter(name="*")] | None = None) -
 
     chosen = settings if settings is not None else Settings()
     chosen.validate()
+    chosen.check_files()
     return run(chosen)

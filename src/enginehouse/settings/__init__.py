@@ -22,7 +22,7 @@ from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
 from enginehouse.service.generate import RequestSettings
 from enginehouse.settings.engines import FleetSettings, SourceSettings
-from enginehouse.settings.problems import plan, problems
+from enginehouse.settings.problems import file_problems, plan, problems
 from enginehouse.settings.sources import Sources, unknown_variables
 from enginehouse.settings.table import Row, flat, rows
 
@@ -67,9 +67,13 @@ class Settings:
     logs: Annotated[LogSettings, flat()] = field(default_factory=LogSettings)
 
     def validate(self) -> None:
-        """Raise InvalidSettings unless the settings make sense together."""
-        found = problems(self)
-        if found:
+        """Raise InvalidSettings unless the settings make sense together. Opens nothing."""
+        if found := problems(self):
+            raise InvalidSettings(found)
+
+    def check_files(self) -> None:
+        """Raise InvalidSettings unless the files that the settings name for TLS can be used."""
+        if found := list(file_problems(self)):
             raise InvalidSettings(found)
 
 

@@ -18,9 +18,10 @@ HEAD = """\
 Written by `scripts/settings-docs` from the declarations in the code; a test keeps it current.
 
 Each setting of `serve` and `check` is a flag (`--drain-timeout 60`), an environment variable
-(`ENGINEHOUSE_DRAIN_TIMEOUT=60`) and a key of the YAML file that `--config` names (`drain-timeout: 60`). The first of these
-that is given wins, in this order; then the default. In the file, keys stand flat, without dashes in front; lists are YAML
-lists. In a variable a list is separated by spaces. A list from one source replaces that of the next, they do not add up.
+(`ENGINEHOUSE_DRAIN_TIMEOUT=60`) and a key of the YAML file that `--config` names (`drain-timeout: 60`). The
+first of these that is given wins, in this order; then the default. In the file, keys stand flat, without dashes
+in front; lists are YAML lists. In a variable a list is separated by spaces. A list from one source replaces
+that of the next, they do not add up.
 
     # enginehouse.yaml
     pods: app=sglang
@@ -28,10 +29,10 @@ lists. In a variable a list is separated by spaces. A list from one source repla
     policy: least-loaded
     drain-timeout: 600
 
-An unknown key, a value of another type or settings that do not go together stop the start with exit code 2 and a line for
-each problem; `enginehouse check` tells them without starting anything. Variables that begin with `ENGINEHOUSE_` and are no
-setting are told by `check` and else left alone; those that Kubernetes makes for a Service of that name (`tcp://…`) are not
-taken for settings.
+An unknown key, a value of another type or settings that do not go together stop the start with exit code 2 and
+a line for each problem; `enginehouse check` tells them without starting anything. Variables that begin with
+`ENGINEHOUSE_` and are no setting are told by `check` and else left alone; those that Kubernetes makes for a
+Service of that name (`tcp://…`) are not taken for settings.
 """
 
 

@@ -1,4 +1,4 @@
-"""Do the settings make sense together, and what would `serve` do with them? Pure: nothing is opened or looked up."""
+"""Do the settings make sense together, and what would `serve` do with them? Only `file_problems` opens anything."""
 
 from __future__ import annotations
 
@@ -82,10 +82,31 @@ def _together(settings: Settings) -> Iterator[str]:
             yield f"{port_flag}: {port} is given, but --{flag} is not; give both or none"
         if selector is not None and (fault := selector_fault(selector)):
             yield f"--{flag}: {selector!r} {fault}; expected labels such as app=sglang,tier in (a,b)"
+    if settings.link.key is not None and settings.link.cert is None:
+        yield f"--link-key: {settings.link.key!r} is given, but --link-cert is not; give both, or the certificate alone"
     if chosen.prefill_pods is not None and settings.fleet.topology == "aggregated":
         yield "--prefill-pods is given, but --topology is aggregated; use disaggregated or auto"
     if chosen.pods is not None and chosen.pods == chosen.prefill_pods:
         yield f"--prefill-pods: {chosen.pods!r} is also --pods; a pod cannot be in both pools"
+
+
+def file_problems(settings: Settings) -> Iterator[str]:
+    """Files that the settings name for TLS and that cannot be used. The only part that reads the disk."""
+    link = settings.link
+    named = {"--link-ca": link.ca, "--link-cert": link.cert, "--link-key": link.key}
+    for flag, path in named.items():
+        if path is not None:
+            try:
+                Path(path).read_bytes()
+            except OSError as error:
+                yield f"{flag}: {path!r} cannot be read: {error.strerror}"
+                return
+    if any(named.values()):
+        try:
+            link.tls_context()
+        except OSError as error:  # ssl.SSLError is one
+            given = ", ".join(flag for flag, path in named.items() if path is not None)
+            yield f"{given}: not usable PEM files, or a key that does not fit: {error}"
 
 
 def selector_fault(selector: str) -> str | None:
