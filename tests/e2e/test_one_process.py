@@ -148,3 +148,28 @@ def test_cached_tokens_and_requests_reach_the_metrics() -> None:
             assert f"enginehouse_cached_tokens_total {cached:.1f}" in metrics
 
     serving(scene)
+
+
+def test_s6_junk_models_and_paths_make_no_series() -> None:
+    async def scene(running: Frontend) -> None:
+        async with MockEngine(MockSettings(tokens_per_second=0)) as mock:
+            await running.fleet.add(Target.parse(mock.url))
+            await known(running)
+
+            async def junk(number: int) -> None:
+                body = {"model": f"junk-{number}", "prompt": "x"}
+                status, _, text = await call(running.port, "POST", "/v1/completions", body)
+                assert (status, json.loads(text)["error"]["code"]) == (404, "model_not_found")
+                assert (await call(running.port, "GET", f"/junk/{number}"))[0] == 404
+
+            async def series() -> int:
+                _, _, metrics = await call(running.port, "GET", "/metrics")
+                assert "junk" not in metrics
+                return sum(not line.startswith("#") for line in metrics.splitlines())
+
+            await junk(0)
+            before = await series()
+            await asyncio.gather(*(junk(number) for number in range(100)))
+            assert await series() == before
+
+    serving(scene)
