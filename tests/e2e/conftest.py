@@ -1,0 +1,43 @@
+"""What every end-to-end test starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.kube import Cluster, api_server
+from tests.e2e.support import Engine, Front
+
+MakeEngine = Callable[..., Engine]
+MakeFront = Callable[..., Front]
+
+
+@pytest.fixture
+def engine(start: Start, tmp_path: Path) -> MakeEngine:
+    """engine("a", tokens_per_second=10, …) -> Engine, not running yet."""
+
+    def make(name: str, **options: Any) -> Engine:
+        return Engine(start, tmp_path, name, **{"tokens_per_second": 200, **options})
+
+    return make
+
+
+@pytest.fixture
+def front(start: Start) -> MakeFront:
+    """front("--engine", url, …) -> Front, ready."""
+
+    def make(*options: object, **more: Any) -> Front:
+        return Front(start, *options, **more)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The API server that all tests share."""
+    with api_server(tmp_path_factory.mktemp("kube")) as running:
+        yield running
