@@ -41,6 +41,11 @@ class VllmProtocol:
         self._defaults: Mapping[str, object] = {}
         self._digest: str | None = None
         self._digest_asked = False
+        link.on_lost(self._forget)
+
+    def _forget(self, _: LinkError) -> None:
+        """Another process may answer from here on."""
+        self._digest_asked = False
 
     async def recognise(self) -> bool:
         try:
@@ -202,7 +207,7 @@ class VllmProtocol:
             raise EngineBroken(f"the tokenizer that the engine hands out cannot be used: {error}") from error
 
     async def _tokenizer_digest(self) -> str | None:
-        """Of the files' content; read once for each probe, since an engine does not change its tokenizer."""
+        """Of the files' content; read once for each process, which does not change its tokenizer."""
         if not self._digest_asked:
             try:
                 files = await self.tokenizer_files()

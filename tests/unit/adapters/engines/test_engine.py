@@ -142,47 +142,6 @@ def test_check_reads_the_information_again() -> None:
     with_engine(test)
 
 
-def test_g9_healthy_but_mute_does_not_pass_the_check_after_an_unfinished_answer() -> None:
-    async def test(engine: Engine, link: FakeLink) -> None:
-        await engine.check()
-        assert link.calls == []  # nothing in doubt: a check costs no generation
-
-        told = Told()
-        engine.generate(REQUEST, told).cancel()  # as after a first-token timeout
-        with pytest.raises(ProbeFailed, match="no token within"):
-            await engine.check()
-        asked = vllm.GenerateRequest.FromString(link.calls[-1].message)
-        assert (asked.sampling_params.max_tokens, len(asked.tokenized.input_ids)) == (1, 1)
-        assert link.calls[-1].did == ["cancel"]
-
-        link.streams[GENERATE] = status_error("INTERNAL", "dead")
-        with pytest.raises(ProbeFailed, match="cannot generate"):
-            await engine.check()
-
-        link.streams[GENERATE] = [chunk(7), complete(7)]
-        await engine.check()
-        before = len(link.calls)
-        await engine.check()
-        assert len(link.calls) == before  # trusted again
-
-    with_engine(test)
-
-
-def test_g9_a_refusal_is_no_reason_for_doubt_and_a_whole_answer_ends_it() -> None:
-    async def test(engine: Engine, link: FakeLink) -> None:
-        _, call = begin(engine, link)
-        call.sink.on_end(status_error("INVALID_ARGUMENT"))
-        assert not engine.in_doubt
-        _, call = begin(engine, link)
-        call.sink.on_end(status_error("UNAVAILABLE"))
-        assert engine.in_doubt
-        _, call = begin(engine, link)
-        call.sink.on_message(complete(7))
-        assert not engine.in_doubt
-
-    with_engine(test)
-
-
 def test_load_is_read_for_each_rank() -> None:
     async def test(engine: Engine, link: FakeLink) -> None:
         load = (await engine.load())[0]

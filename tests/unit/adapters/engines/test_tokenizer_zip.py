@@ -15,6 +15,7 @@ from enginehouse.adapters.engines.engine import Engine
 from enginehouse.adapters.engines.tokenizer_zip import BadTokenizer, digest, unpack
 from enginehouse.domain.engine import Target
 from enginehouse.domain.errors import EngineBroken
+from enginehouse.domain.link import LinkError, LinkErrorKind
 from tests.unit.adapters.engines.doubles import FakeLink
 from tests.unit.adapters.engines.test_connect import vllm_answers
 
@@ -64,6 +65,20 @@ def test_the_digest_is_of_content_not_of_packing() -> None:
     assert digest(first) == digest(second) is not None
     assert digest({**first, "tokenizer.json": b"{}"}) != digest(first)
     assert digest({"config.json": b"{}"}) is None
+
+
+def test_d17_the_digest_is_read_once_and_again_after_a_lost_connection() -> None:
+    async def run() -> None:
+        chunks = [common.GetTokenizerChunk(data=archive(FILES)).SerializeToString()]
+        link = FakeLink(vllm_answers(), {PATH: chunks})
+        engine = await EngineConnector(lambda _: link).probe(Target("10.0.0.7", 1))
+        chunks[0] = common.GetTokenizerChunk(data=archive({"tokenizer.json": b"other"})).SerializeToString()
+        assert (await engine.check()).tokenizer_digest == digest(FILES)
+        for heard in link.lost:
+            heard(LinkError(LinkErrorKind.LOST, "cut", may_have_been_processed=True))
+        assert (await engine.check()).tokenizer_digest == digest({"tokenizer.json": b"other"})
+
+    asyncio.run(run())
 
 
 def probed(packed: bytes, checksum: str, limit: int = 10**6) -> Engine:
