@@ -15,6 +15,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
+import uvloop
 
 from enginehouse.adapters.link import Link, LinkSettings
 from enginehouse.domain.engine import Target
@@ -22,6 +23,16 @@ from enginehouse.domain.link import LinkError
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+def runner(name: str) -> Run:
+    """`asyncio.run` on one of the two loops, which gives up in time to say where it waits."""
+
+    async def limited(main: Coroutine[Any, Any, None]) -> None:
+        async with asyncio.timeout(40):
+            await main
+
+    return lambda main: (uvloop.run if name == "uvloop" else asyncio.run)(limited(main))
 
 
 class Sink:
@@ -231,7 +242,9 @@ class H2Peer:
         self.flush()
 
     def message(self, stream_id: int, body: bytes, padding: int | None = None) -> None:
-        self.h2.send_data(stream_id, b"\0" + len(body).to_bytes(4, "big") + body, pad_length=padding)
+        data = b"\0" + len(body).to_bytes(4, "big") + body
+        for start in range(0, len(data), 16_000):
+            self.h2.send_data(stream_id, data[start : start + 16_000], pad_length=padding)
         self.flush()
 
     def end_answer(self, stream_id: int, *more: tuple[str, str]) -> None:

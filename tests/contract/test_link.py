@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from enginehouse.domain.link import GrpcStatus, LinkErrorKind
-from tests.contract.link_peers import GrpcPeer, Run, Sink, failure, linked
+from tests.contract.link_peers import GrpcPeer, Run, Sink, failure, linked, runner
 from tests.support import until
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -24,7 +24,7 @@ def peer() -> Iterator[GrpcPeer]:
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Run:
-    return uvloop.run if request.param == "uvloop" else asyncio.run  # type: ignore[no-any-return]
+    return runner(request.param)
 
 
 def test_unary(peer: GrpcPeer, run: Run) -> None:

@@ -134,8 +134,8 @@ class Link:
             self._leaving.discard(connection)
         self._dispatch()
 
-    def _pick(self) -> LinkConnection | None:
-        """The first with room by our measure, else the emptiest with room by the peer's."""
+    def _pick(self, *, overfill: bool = True) -> LinkConnection | None:
+        """The first with room by our measure, else (with `overfill`) the emptiest with room by the peer's."""
         best: LinkConnection | None = None
         for connection in self._connections:
             machine = connection.machine
@@ -143,14 +143,18 @@ class Link:
                 continue
             if machine.open_streams < self._settings.streams_per_connection:
                 return connection
-            if best is None or machine.open_streams < best.machine.open_streams:
+            if overfill and (best is None or machine.open_streams < best.machine.open_streams):
                 best = connection
         return best
 
     def _dispatch(self) -> None:
         """Give waiting calls to connections with room."""
         touched: set[LinkConnection] = set()
-        while self._waiting and (connection := self._pick()) is not None:
+        while self._waiting:
+            # Calls that the connections under way will hold wait for them: they come in a moment, or fail.
+            connection = self._pick(overfill=len(self._waiting) > self._room_to_come())
+            if connection is None:
+                break
             call = next(iter(self._waiting))
             del self._waiting[call]
             call.open_on(connection)
@@ -178,14 +182,24 @@ class Link:
             return False  # the peer takes nothing now; more connections would not change that
         if self._waiting:
             allowed = settings.max_connections if ready else settings.connections
-            each = min([settings.streams_per_connection, *(machine.max_streams for machine in ready)])
-            return len(self._connections) < allowed and coming * each < len(self._waiting)
+            return len(self._connections) < allowed and self._room_to_come() < len(self._waiting)
         return (
             bool(ready)
             and not coming
             and len(ready) < settings.connections
             and all(machine.open_streams >= settings.streams_per_connection for machine in ready)
         )
+
+    def _room_to_come(self) -> int:
+        """How many calls the connections under way will hold, as far as the peer's limit is known."""
+        each = self._settings.streams_per_connection
+        coming = 0
+        for connection in self._connections:
+            if connection.machine.ready:
+                each = min(each, connection.machine.max_streams)
+            else:
+                coming += 1
+        return coming * each
 
     def _woken(self) -> None:
         self._wake = None
@@ -228,6 +242,7 @@ class Link:
             self._fail_waiting(error.kind, error.text)
         else:
             self._not_before = self._loop.time() + self._settings.calm_down
+            self._dispatch()
         self._report(connection, error)
 
     def _told_to_go(self, connection: LinkConnection, code: int, text: str) -> None:
