@@ -157,7 +157,8 @@ def test_a_lost_connection_is_passed_on_as_text() -> None:
     async def test(engine: Engine, link: FakeLink) -> None:
         heard: list[str] = []
         engine.on_lost(heard.append)
-        link.lost[0](LinkError(LinkErrorKind.LOST, "reset by peer", may_have_been_processed=True))
+        for told in link.lost:
+            told(LinkError(LinkErrorKind.LOST, "reset by peer", may_have_been_processed=True))
         assert heard == ["reset by peer"]
         await engine.close()
         assert link.closed == 1
