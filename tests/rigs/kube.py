@@ -26,7 +26,11 @@ class KubeServer:
         self.folder = folder
         self.port = port
         self.kubeconfig = folder / "kubeconfig"
-        self._run("start", str(folder), str(port))
+        try:
+            self.start()
+        except AssertionError:
+            self.stop()
+            raise
         self.pods = Pods(str(folder))
 
     def restart(self) -> None:
