@@ -16,6 +16,7 @@ from enginehouse.settings import InvalidSettings, Settings, setting_rows, unknow
 from enginehouse.settings.problems import selector_fault
 
 ROWS = setting_rows()
+APP = application()
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(*argv: str) -> Settings:
-    _, bound, _ = application().parse_args(["serve", *argv], exit_on_error=False, print_error=False)
+    _, bound, _ = APP.parse_args(["serve", *argv], exit_on_error=False, print_error=False)
     return bound.kwargs.get("settings") or Settings()
 
 

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -99,6 +100,7 @@ def rows(
         yield Row(field.name, transform(field.name), settings, here, hint, default, meanings.get(field.name, ""))
 
 
+@cache
 def _meanings(settings: type) -> dict[str, str]:
     """The string that follows each field of a class and of its bases."""
     found: dict[str, str] = {}
