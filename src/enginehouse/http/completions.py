@@ -150,7 +150,9 @@ class Endpoint(Generic[_R]):
 
             def new_text() -> AnswerText:
                 return AnswerText(
-                    tokenizer.decoder(skip_special_tokens=skip_special), StopMatcher(stops) if stops else None
+                    tokenizer.decoder(skip_special_tokens=skip_special),
+                    StopMatcher(stops) if stops else None,
+                    wanted.sampling.min_tokens,
                 )
 
             created = int(time.time())

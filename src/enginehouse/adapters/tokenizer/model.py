@@ -103,7 +103,7 @@ class ModelTokenizer:
     async def encode_chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Sequence[int]:
         if self._template is None:
             raise InvalidRequest(
-                f"{self.template_problem}; use /v1/completions, or give the frontend a template", param="messages"
+                f"{self.template_problem}; use /v1/completions, or a tokenizer folder with a template", param="messages"
             )
         return await self.encode(self._template.render(messages, options), add_special_tokens=False)
 

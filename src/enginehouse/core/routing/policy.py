@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from random import Random
-from typing import Literal
+from typing import Literal, Protocol
 
 from enginehouse.core.routing.candidate import Candidate
 
 PolicyName = Literal["round-robin", "random", "least-loaded", "power-of-two"]
+
+
+class Chance(Protocol):
+    """A source of randomness, such as `random.Random`."""
+
+    def random(self) -> float:
+        """From 0 up to, not including, 1."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class AllExcluded(Exception):
 class Router:
     """Applies one policy. Holds only the turn of round-robin."""
 
-    def __init__(self, settings: RoutingSettings, rng: Random) -> None:
+    def __init__(self, settings: RoutingSettings, rng: Chance) -> None:
         self._settings = settings
         self._pick = _PICKS[settings.policy]
         self._rng = rng
@@ -79,28 +85,28 @@ class Router:
         )
 
 
-def _round_robin(usable: Sequence[Candidate], rng: Random, turn: int) -> Candidate:
+def _round_robin(usable: Sequence[Candidate], rng: Chance, turn: int) -> Candidate:
     return usable[turn % len(usable)]
 
 
-def _random(usable: Sequence[Candidate], rng: Random, turn: int) -> Candidate:
+def _random(usable: Sequence[Candidate], rng: Chance, turn: int) -> Candidate:
     return usable[int(rng.random() * len(usable))]
 
 
-def _least_loaded(usable: Sequence[Candidate], rng: Random, turn: int) -> Candidate:
+def _least_loaded(usable: Sequence[Candidate], rng: Chance, turn: int) -> Candidate:
     best = min([(c.load.requests, c.load.tokens) for c in usable])
     equals = [c for c in usable if (c.load.requests, c.load.tokens) == best]
     return equals[int(rng.random() * len(equals))]
 
 
-def _power_of_two(usable: Sequence[Candidate], rng: Random, turn: int) -> Candidate:
+def _power_of_two(usable: Sequence[Candidate], rng: Chance, turn: int) -> Candidate:
     first = int(rng.random() * len(usable))
     second = (first + 1 + int(rng.random() * (len(usable) - 1))) % len(usable)
     a, b = usable[first], usable[second]
     return a if (a.load.requests, a.load.tokens) <= (b.load.requests, b.load.tokens) else b
 
 
-_PICKS: dict[PolicyName, Callable[[Sequence[Candidate], Random, int], Candidate]] = {
+_PICKS: dict[PolicyName, Callable[[Sequence[Candidate], Chance, int], Candidate]] = {
     "round-robin": _round_robin,
     "random": _random,
     "least-loaded": _least_loaded,
