@@ -87,9 +87,7 @@ class LinkConnection(asyncio.Protocol):
         self.machine.close(kind, text)
         self._busy = False
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
-        elif not self.gone.done():
+        if self._transport is None and not self.gone.done():
             self.gone.set_result(None)
 
     @property
@@ -116,7 +114,8 @@ class LinkConnection(asyncio.Protocol):
                 self.greeted.exception()
             elif machine.ready:
                 self.greeted.set_result(None)
-        if machine.failed is not None and self._transport is not None:
+        # Once only: a second close() of asyncio's TLS transport makes it forget that it can be aborted.
+        if machine.failed is not None and self._transport is not None and not self._transport.is_closing():
             self._transport.close()
         self._link.connection_changed(self)
 

@@ -11,6 +11,8 @@ from enginehouse.adapters.link.settings import LinkSettings
 from enginehouse.domain.engine import Target
 from enginehouse.domain.link import LinkError, LinkErrorKind
 
+_CLOSE_NOTIFY = 0.2
+"""Seconds for the peer's TLS close_notify, which gRPC servers never send; GOAWAY has said all there is to say."""
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 
 
@@ -25,6 +27,7 @@ async def dial(target: Target, settings: LinkSettings, connection: LinkConnectio
                 # Anew each time: certificates are renewed under a running program.
                 options["ssl"] = await loop.run_in_executor(None, settings.tls_context)
                 options["server_hostname"] = settings.server_name or target.host
+                options["ssl_shutdown_timeout"] = _CLOSE_NOTIFY
                 step = "TCP connection and TLS handshake"
             transport, _ = await loop.create_connection(lambda: connection, target.host, target.port, **options)
             tls = transport.get_extra_info("ssl_object")
@@ -39,7 +42,7 @@ async def dial(target: Target, settings: LinkSettings, connection: LinkConnectio
     except TimeoutError:
         raise _connect(target, f"no {step} within {settings.connect_timeout:g} s") from None
     except LinkError as error:
-        raise _of_the_peer(target, error) from error
+        raise _of_the_peer(target, error, certified=settings.cert is not None) from error
     except (OSError, ValueError) as error:  # ValueError: a host name that cannot be encoded
         raise _connect(target, _reason(error, target)) from error
 
@@ -48,7 +51,7 @@ def _connect(target: Target, text: str) -> LinkError:
     return LinkError(LinkErrorKind.CONNECT, f"{target.url}: {text}", may_have_been_processed=False)
 
 
-def _of_the_peer(target: Target, error: LinkError) -> LinkError:
+def _of_the_peer(target: Target, error: LinkError, *, certified: bool) -> LinkError:
     """The connection stood, and ended before the peer's SETTINGS."""
     if error.kind is LinkErrorKind.LOST:
         cause = error.text
@@ -56,6 +59,8 @@ def _of_the_peer(target: Target, error: LinkError) -> LinkError:
             cause = "the peer asks for a client certificate (cert and key)"
         elif not target.tls:
             cause += " before it spoke HTTP/2; if the port speaks TLS, use grpcs://"
+        elif not certified:
+            cause += " before it spoke HTTP/2; it may ask for a client certificate (cert and key)"
         else:
             cause += " before it spoke HTTP/2"
         return _connect(target, cause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
 from enginehouse.wire.h2_client import ConnectionLimits
 
@@ -57,6 +58,9 @@ class LinkSettings:
 
     def tls_context(self) -> ssl.SSLContext:
         """Read the files and make the context. Raises OSError or ssl.SSLError; it blocks on the disk."""
+        for file in (self.ca, self.cert, self.key):
+            if file is not None:
+                Path(file).read_bytes()  # unlike the ssl module, this names the file that is not there
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["h2"])
