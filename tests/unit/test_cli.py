@@ -203,7 +203,7 @@ def test_the_table_shows_what_comes_next() -> None:
     )
     assert lines[0] == "qwen, aggregated, round-robin, 3 in flight, not ready: no engine serves"
     rows = {line.split()[0]: line for line in lines[2:] if line}
-    assert rows["b"].split() == ["b", "failed", "-", "0", "1h02m", "try", "in", "4.2s", "no:", "way"]
+    assert rows["b"].split() == ["b", "failed", "-", "0", "1h02m", "try", "in", "4.2s", "connect:", "refused"]
     assert "cut in 4m50s" in rows["c"]
     assert "kept for 55s" in rows["d"]
     assert rows["e"].split()[-2:] == ["-", "Pending"]
