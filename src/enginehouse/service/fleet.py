@@ -287,7 +287,14 @@ class Fleet:
             self._timer.cancel()
             self._timer = None
         if time is not None:
-            self._timer = self._loop.call_later(max(0.0, time - self._now()), self._post, Woke())
+            self._timer = self._loop.call_later(max(0.0, time - self._now()), self._woke)
+
+    def _woke(self) -> None:
+        self._timer = None
+        self._post(Woke())
+        # A timer may fire a hair early. Then nothing was due, the wish is the same as before, and is not repeated.
+        if self._timer is None and self._loop is not None:
+            self._wake_at(self._state.wake_at)
 
     def _publish(self) -> None:
         members = [self._member(engine_id, entry) for engine_id, entry in projections.routable(self._state)]
@@ -342,11 +349,11 @@ class Fleet:
     async def _admitted(self, engine_id: str) -> Member:
         while True:
             entry = self._state.current(engine_id)
-            if entry is None:
+            if entry is None and not self._inbox:
                 raise ProbeFailed(f"{engine_id} was removed while it was being added")
-            if entry.state is State.SERVING:
+            if entry is not None and entry.state is State.SERVING:
                 return self._member(engine_id, entry)
-            if entry.state not in (State.PROBING, State.SUSPECT):
+            if entry is not None and entry.state not in (State.PROBING, State.SUSPECT):
                 raise ProbeFailed(entry.reason, permanent=entry.state is State.REFUSED)
             await self._steps.changed(self._steps.version)
 

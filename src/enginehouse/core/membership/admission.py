@@ -89,7 +89,11 @@ def _judge(
     if reason is None:
         assert card is not None
         assert role is not None
-        turn.move(engine_id, entry, cause, State.SERVING, role=role, next_at=_next_check(turn, entry))
+        if cause is Cause.PROBED and entry.canary:
+            reason = "its predecessor was mute: it has to generate a token first"
+            turn.check(engine_id, turn.move(engine_id, entry, cause, State.SUSPECT, reason, role=role))
+        else:
+            turn.move(engine_id, entry, cause, State.SERVING, role=role, next_at=_next_check(turn, entry))
         infos.append(info)
         return card_of(card.model, infos, card)
     if entry.state is State.REFUSED:

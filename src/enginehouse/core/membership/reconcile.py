@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enginehouse.core.membership.admission import admit
 from enginehouse.core.membership.fleet import Entry, Slot
-from enginehouse.core.membership.intents import CloseEngine, CutStreams, StartCheck, StartProbe, WakeAt
+from enginehouse.core.membership.intents import CloseEngine, CutStreams, StartProbe, WakeAt
 from enginehouse.core.membership.states import Cause, State
 from enginehouse.core.membership.turn import Turn
 from enginehouse.core.membership.wants import Claims, Desire, claimed_address, desire
@@ -56,6 +56,7 @@ def _follow(turn: Turn, engine_id: str, claims: Claims) -> None:
             turn.retire(engine_id, entry, Cause.LET_GO, "shutting down" if turn.leaving is not None else "removed")
         return
     failures = 0
+    canary = False
     if entry is not None:
         over = turn.outdated.pop(engine_id, None)
         if over is not None:
@@ -66,14 +67,15 @@ def _follow(turn: Turn, engine_id: str, claims: Claims) -> None:
             turn.retire(engine_id, entry, Cause.REPLACED, "its address, role or process changed")
             entry = None
         elif _given_up(turn, entry):
+            canary = entry.canary  # a probe asks for health only, and that was not what was wrong
             turn.retire(engine_id, entry, Cause.DUE, f"{entry.state} for too long: {entry.reason}")
             entry = None
         elif entry.state is State.PROBING and not wish.eligible:
-            failures = entry.failures
+            failures, canary = entry.failures, entry.canary
             turn.retire(engine_id, entry, Cause.HELD_BACK, wish.reason)
             entry = None
     if entry is None:
-        entry = turn.create(engine_id, wish, failures)
+        entry = turn.create(engine_id, wish, failures=failures, canary=canary)
     entry = turn.change(engine_id, entry, name=wish.wanted.name, generations=wish.generations)
     if wish.eligible:
         _may_serve(turn, engine_id, entry)
@@ -91,11 +93,11 @@ def _may_serve(turn: Turn, engine_id: str, entry: Entry) -> None:
         case State.UNREADY if entry.lost:
             reason = "its connection was lost while it was not ready"
             entry = turn.move(engine_id, entry, Cause.MAY_SERVE, State.SUSPECT, reason, next_at=turn.now)
-            _check(turn, engine_id, entry)
+            turn.check(engine_id, entry)
         case State.UNREADY:
             turn.applicants[engine_id] = Cause.MAY_SERVE
         case State.SERVING | State.SUSPECT | State.REFUSED if due:
-            _check(turn, engine_id, entry)
+            turn.check(engine_id, entry)
         case _:
             pass
 
@@ -117,12 +119,6 @@ def _probe(turn: Turn, engine_id: str, entry: Entry, cause: Cause) -> None:
     assert entry.target is not None
     turn.move(engine_id, entry, cause, State.PROBING, next_at=None)
     turn.intents.append(StartProbe(engine_id, entry.incarnation, entry.target))
-
-
-def _check(turn: Turn, engine_id: str, entry: Entry) -> None:
-    if not entry.checking:
-        turn.change(engine_id, entry, checking=True, next_at=None)
-        turn.intents.append(StartCheck(engine_id, entry.incarnation, entry.canary))
 
 
 def _same(entry: Entry, wish: Desire) -> bool:

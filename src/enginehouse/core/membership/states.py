@@ -65,7 +65,8 @@ TABLE: Mapping[State, Mapping[Cause, frozenset[State]]] = {
         Cause.REPLACED: _to(State.GONE),
     },
     State.PROBING: {
-        Cause.PROBED: _to(State.SERVING, State.REFUSED),
+        # SUSPECT when its predecessor was given up for being mute: it has to generate a token first.
+        Cause.PROBED: _to(State.SERVING, State.REFUSED, State.SUSPECT),
         Cause.PROBE_FAILED: _to(State.FAILED),
         # The probe is cancelled, and its number with it: a result that still arrives belongs to nobody. A new number
         # waits in its place.

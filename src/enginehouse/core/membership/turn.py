@@ -9,7 +9,7 @@ from typing import Any
 
 from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.membership.fleet import Entry, Fleet, Slot
-from enginehouse.core.membership.intents import CancelProbe, Drain, Ignored, Intent, Moved
+from enginehouse.core.membership.intents import CancelProbe, Drain, Ignored, Intent, Moved, StartCheck
 from enginehouse.core.membership.states import LINKED, Cause, State, permit
 from enginehouse.core.membership.wants import Desire
 from enginehouse.domain.feed import Wanted
@@ -88,7 +88,7 @@ class Turn:
             if slot.current is not None and slot.current.state is State.SERVING:
                 yield slot.current
 
-    def create(self, engine_id: str, wish: Desire, failures: int = 0) -> Entry:
+    def create(self, engine_id: str, wish: Desire, *, failures: int = 0, canary: bool = False) -> Entry:
         """A new incarnation, waiting."""
         entry = Entry(
             incarnation=self.next_number(),
@@ -99,6 +99,7 @@ class Turn:
             since=self.now,
             reason=wish.reason,
             failures=failures,
+            canary=canary,
         )
         self.put(replace(self.slots[engine_id], current=entry))
         return entry
@@ -117,6 +118,12 @@ class Turn:
         moved = replace(entry, state=to, reason=reason, since=since, **fields)
         self.put(replace(self.slots[engine_id], current=moved))
         return moved
+
+    def check(self, engine_id: str, entry: Entry) -> None:
+        """Start a check of the current entry, unless one is under way."""
+        if not entry.checking:
+            self.change(engine_id, entry, checking=True, next_at=None)
+            self.intents.append(StartCheck(engine_id, entry.incarnation, entry.canary))
 
     def retire(self, engine_id: str, entry: Entry, cause: Cause, reason: str) -> None:
         """The current entry is over: forget it, or let its streams end."""

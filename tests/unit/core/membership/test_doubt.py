@@ -181,3 +181,16 @@ def test_a_refused_engine_whose_link_breaks_is_probed_anew() -> None:
     intents = play.failed("c")
     assert intents[0] == Drain("c", old)
     assert play.state("c") is State.PROBING
+
+
+def test_g9_giving_up_a_mute_engine_does_not_spare_its_successor_the_canary() -> None:
+    play, old = _two()
+    play.doubted("a", Doubt.MUTE)
+    play.wait(31)
+    assert Drain("a", old) in play.failed("a", "no answer to the canary")
+    new = play.number("a")
+    assert play.probed("a") == [StartCheck("a", new, canary=True)]
+    assert play.state("a") is State.SUSPECT
+    assert play.serving == {"b"}
+    play.passed("a")
+    assert play.serving == {"a", "b"}
