@@ -376,6 +376,17 @@ def test_d25_start_and_stop_leaves_neither_tasks_nor_sockets(tmp_path: Path) -> 
     asyncio.run(main())
 
 
+def test_a_server_whose_name_cannot_be_is_a_failure_that_stands(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeKube() as server:
+            path = Path(server.kubeconfig(tmp_path))
+            path.write_text(path.read_text().replace("127.0.0.1", "a..b"))
+            async with listening(make_feed(str(path))) as ear:
+                await ear.until(lambda: "no connection to a..b" in str(ear.feed.status().error))
+
+    asyncio.run(main())
+
+
 def test_all_namespaces_and_a_server_below_a_path(tmp_path: Path) -> None:
     async def main() -> None:
         async with FakeKube() as server:

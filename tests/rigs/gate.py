@@ -45,6 +45,8 @@ class Gate:
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(_pump(reader, there))
                 pumps.create_task(_pump(back, writer))
+        except asyncio.CancelledError:
+            pass  # shut; a cancelled handler would be reported as a fault of the server's
         finally:
             self._pipes.discard(task)
             writer.transport.abort()

@@ -130,8 +130,8 @@ async def _connect(
     except TimeoutError:
         text = f"no connection to {endpoint.authority} within {timeout:g} s"
         raise RequestFailed(Failure(FailureKind.UNREACHABLE, text)) from None
-    except OSError as error:  # also TLS failures and unknown names
-        text = f"no connection to {endpoint.authority}: {error.strerror or error}"
+    except (OSError, ValueError) as error:  # TLS failures and unknown names too; ValueError: no possible name
+        text = f"no connection to {endpoint.authority}: {getattr(error, 'strerror', None) or error}"
         raise RequestFailed(Failure(FailureKind.UNREACHABLE, text)) from error
     sock = writer.get_extra_info("socket")
     # The kernel finds out about a dead peer between bookmarks. Best effort: not every platform has the options.
