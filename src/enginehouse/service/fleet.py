@@ -246,8 +246,10 @@ class Fleet:
         self._stepping = True
         try:
             while self._inbox and not self._end.done():
+                before = self._state.revision
                 self._state, intents = step(self._state, self._inbox.popleft(), self._now())
-                self._publish()
+                if self._state.revision != before:
+                    self._publish()
                 for intent in intents:
                     self._carry_out(intent)
         except Exception as bug:  # it ends run(), whose task is not on this stack

@@ -59,7 +59,9 @@ def absorb(turn: Turn, event: Event) -> None:
 
 
 def _listed(turn: Turn, event: FeedListed) -> None:
-    turn.listed |= {event.feed}
+    if event.feed not in turn.listed:
+        turn.listed |= {event.feed}
+        turn.news = True
     wanted = {want.engine_id: want for want in event.wanted}
     for engine_id, slot in list(turn.slots.items()):
         if event.feed in slot.wants and engine_id not in wanted:
@@ -141,6 +143,9 @@ def _check_failed(turn: Turn, event: CheckFailed) -> None:
     match entry.state:
         case State.SERVING:
             turn.move(event.engine_id, entry, Cause.CHECK_FAILED, State.SUSPECT, event.reason, next_at=next_at)
+        case State.SUSPECT if turn.now - entry.since >= turn.settings.keep_suspect:
+            turn.change(event.engine_id, entry, reason=event.reason)
+            turn.outdated[event.engine_id] = Cause.DUE
         case State.SUSPECT:
             turn.change(event.engine_id, entry, reason=event.reason, next_at=next_at)
         case State.REFUSED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enginehouse.core.membership.card import ModelCard, card_of, choose_seed, disagreement
+from enginehouse.core.membership.card import ModelCard, card_of, choose_seed, disagreement, joined
 from enginehouse.core.membership.fleet import Entry
 from enginehouse.core.membership.roles import RoleRefused, Topology, decide_topology, settle_role
 from enginehouse.core.membership.states import Cause, State
@@ -18,10 +18,13 @@ from enginehouse.domain.engine import EngineInfo, Role
 _Named = tuple[str, Entry]
 
 
-def admit(turn: Turn) -> None:
-    """Let in, keep out or let go back in whoever asks; bring card and topology up to date."""
+def admit(turn: Turn, *, afresh: bool = False) -> None:
+    """Let in, keep out or let go back in whoever asks; bring card and topology up to date.
+
+    afresh: make the card anew even though no member left or changed.
+    """
     settled, insiders, outsiders, kept = _sort(turn)
-    infos, card = _standing(turn, settled)
+    infos, card = _standing(turn, settled, afresh or turn.parted)
     for group in (insiders, outsiders):
         if not group:
             continue
@@ -34,7 +37,7 @@ def admit(turn: Turn) -> None:
     turn.card = card if infos or not kept else turn.card
 
 
-def _standing(turn: Turn, settled: Sequence[_Named]) -> tuple[list[EngineInfo], ModelCard | None]:
+def _standing(turn: Turn, settled: Sequence[_Named], afresh: bool) -> tuple[list[EngineInfo], ModelCard | None]:
     """What the members say, and their card.
 
     Those in doubt come last, and one that no longer agrees (the card moved on while it was not ready) has no say.
@@ -43,6 +46,8 @@ def _standing(turn: Turn, settled: Sequence[_Named]) -> tuple[list[EngineInfo], 
     before = turn.card
     if before is None:
         return infos, None
+    if infos and not afresh:
+        return infos, before
     card = card_of(before.model, infos, before) if infos else None
     for _, entry in settled:
         info = _info(entry)
@@ -95,7 +100,7 @@ def _judge(
         else:
             turn.move(engine_id, entry, cause, State.SERVING, role=role, next_at=_next_check(turn, entry))
         infos.append(info)
-        return card_of(card.model, infos, card)
+        return joined(card, info)
     if entry.state is State.REFUSED:
         turn.change(engine_id, entry, reason=reason)
     else:

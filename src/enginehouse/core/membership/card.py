@@ -59,25 +59,29 @@ def card_of(name: str, infos: Sequence[EngineInfo], before: ModelCard | None = N
     before: the card so far, if members outlive it. What engines are never refused for stays as it was, so that a
     member's leaving does not make another card.
     """
-    limits = [info.max_prompt_tokens for info in infos if info.max_prompt_tokens is not None]
-    described = before or _described(name, infos[0])
+    card = before or ModelCard(name, tuple(alias for alias in (infos[0].model, *infos[0].aliases) if alias != name))
+    card = replace(card, context_length=None, max_prompt_tokens=None, block_size=None, tokenizer_digest=None)
+    for info in infos:
+        card = joined(card, info)
+    return card
+
+
+def joined(card: ModelCard, info: EngineInfo) -> ModelCard:
+    """The card with one more member, the youngest, that agrees with it."""
+    limits = [limit for limit in (card.max_prompt_tokens, info.max_prompt_tokens) if limit is not None]
     return replace(
-        described,
-        context_length=_first(info.context_length for info in infos),
-        max_prompt_tokens=min(limits) if limits else None,
-        block_size=_first(info.block_size for info in infos),
-        tokenizer_digest=_first(info.tokenizer_digest for info in infos),
-        vocab_size=described.vocab_size or _first(info.vocab_size for info in infos),
-        tokenizer_path=described.tokenizer_path or _first(info.tokenizer_path for info in infos),
-        model_path=described.model_path or _first(info.model_path for info in infos),
-        eos_token_ids=described.eos_token_ids or _first(info.eos_token_ids or None for info in infos) or (),
-        tool_parser=described.tool_parser or _first(info.tool_parser for info in infos),
-        reasoning_parser=described.reasoning_parser or _first(info.reasoning_parser for info in infos),
+        card,
+        context_length=_first((card.context_length, info.context_length)),
+        max_prompt_tokens=min(limits, default=None),
+        block_size=_first((card.block_size, info.block_size)),
+        tokenizer_digest=_first((card.tokenizer_digest, info.tokenizer_digest)),
+        vocab_size=card.vocab_size or info.vocab_size,
+        tokenizer_path=card.tokenizer_path or info.tokenizer_path,
+        model_path=card.model_path or info.model_path,
+        eos_token_ids=card.eos_token_ids or info.eos_token_ids,
+        tool_parser=card.tool_parser or info.tool_parser,
+        reasoning_parser=card.reasoning_parser or info.reasoning_parser,
     )
-
-
-def _described(name: str, info: EngineInfo) -> ModelCard:
-    return ModelCard(name, tuple(alias for alias in (info.model, *info.aliases) if alias != name))
 
 
 def choose_seed(name: str | None, infos: Sequence[EngineInfo]) -> int | None:

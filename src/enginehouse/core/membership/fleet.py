@@ -94,6 +94,8 @@ class Fleet:
     wake_at: float | None = None
     leaving: float | None = None
     """Drain time in seconds once we shut down."""
+    revision: int = 0
+    """Grows with each step that changed a state, what an engine says of itself, or who has listed."""
 
     @classmethod
     def start(

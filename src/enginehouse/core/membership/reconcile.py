@@ -5,6 +5,9 @@ Reconciling twice in a row does nothing the second time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from enginehouse.core.membership.admission import admit
 from enginehouse.core.membership.fleet import Entry, Slot
 from enginehouse.core.membership.intents import CloseEngine, CutStreams, StartProbe, WakeAt
@@ -13,38 +16,81 @@ from enginehouse.core.membership.turn import Turn
 from enginehouse.core.membership.wants import Claims, Desire, claimed_address, desire
 
 
-def reconcile(turn: Turn) -> float | None:
-    """Bring every engine in line with what is wanted, known and due; return when to look again."""
-    claims = _claims(turn)
-    for engine_id in list(turn.slots):
+def reconcile(turn: Turn, *, everything: bool = False) -> float | None:
+    """Bring every engine in line with what is wanted, known and due; return when to look again.
+
+    Looks at the engines that the event touched, those whose time has come, and those at an address that changed hands:
+    nothing else can have a reason to move. everything: look at all of them regardless.
+    """
+    if everything:
+        turn.touched |= turn.slots.keys()
+    turn.touched |= turn.outdated.keys() | _due(turn)
+    _settle_claims(turn)
+    touched = [engine_id for engine_id in turn.slots if engine_id in turn.touched]
+    claims = _claims(turn, touched)
+    for engine_id in touched:
         _follow(turn, engine_id, claims)
         _drain(turn, engine_id)
-    admit(turn)
-    wake_at = min(
-        (t for slot in turn.slots.values() for e in slot.entries if (t := e.next_at) is not None), default=None
-    )
+    if turn.news or turn.applicants or everything:
+        admit(turn, afresh=everything)
+    wake_at = _wake_at(turn)
     if wake_at != turn.before.wake_at:
         turn.intents.append(WakeAt(wake_at))
     return wake_at
 
 
-def _claims(turn: Turn) -> Claims:
-    """Who has which address. Addresses are reused, and a pod's deletion can reach us after its successor's start."""
-    claims: dict[tuple[str, int], Slot] = {}
-    for engine_id, slot in list(turn.slots.items()):
+def _due(turn: Turn) -> set[str]:
+    """Engine ids with an incarnation whose time has come."""
+    wake_at = turn.before.wake_at
+    if wake_at is None or turn.now < wake_at:
+        return set()
+    return {
+        engine_id
+        for engine_id, slot in turn.slots.items()
+        for entry in slot.entries
+        if entry.next_at is not None and entry.next_at <= turn.now
+    }
+
+
+def _wake_at(turn: Turn) -> float | None:
+    earliest: float | None = None
+    for slot in turn.slots.values():
+        for entry in slot.draining if slot.current is None else (slot.current, *slot.draining):
+            if entry.next_at is not None and (earliest is None or entry.next_at < earliest):
+                earliest = entry.next_at
+    return earliest
+
+
+def _settle_claims(turn: Turn) -> None:
+    """Note who has come to which address; whoever is at an address that changed hands is touched by it."""
+    changed: set[tuple[str, int] | None] = set()
+    for engine_id in list(turn.touched):
+        slot = turn.slots.get(engine_id)
+        if slot is None:
+            continue
         address = claimed_address(slot)
         if address != slot.address:
-            slot = turn.put(_claim(turn, slot, address))
-        if address is not None and engine_id in turn.slots:
-            holder = claims.get(address)
+            changed |= {slot.address, address}
+            number = turn.next_number() if address is not None else slot.claimed
+            turn.put(replace(slot, address=address, claimed=number))
+    changed.discard(None)
+    if changed:
+        turn.touched |= {engine_id for engine_id, slot in turn.slots.items() if slot.address in changed}
+
+
+def _claims(turn: Turn, touched: Sequence[str]) -> Claims:
+    """Who has each address that matters now: of several that may serve there, the one that came to it last.
+
+    Addresses are reused, and a pod's deletion can reach us after its successor's start.
+    """
+    claims: dict[tuple[str, int], Slot] = {}
+    asked = {turn.slots[engine_id].address for engine_id in touched}
+    for slot in turn.slots.values():
+        if slot.address is not None and slot.address in asked:
+            holder = claims.get(slot.address)
             if holder is None or holder.claimed < slot.claimed:
-                claims[address] = slot
+                claims[slot.address] = slot
     return claims
-
-
-def _claim(turn: Turn, slot: Slot, address: tuple[str, int] | None) -> Slot:
-    number = turn.next_number() if address is not None else slot.claimed
-    return Slot(slot.engine_id, slot.wants, slot.current, slot.draining, address, number)
 
 
 def _follow(turn: Turn, engine_id: str, claims: Claims) -> None:
@@ -60,15 +106,16 @@ def _follow(turn: Turn, engine_id: str, claims: Claims) -> None:
     if entry is not None:
         over = turn.outdated.pop(engine_id, None)
         if over is not None:
-            what = "the engine process restarted" if over is Cause.REPLACED else "it stopped answering"
-            turn.retire(engine_id, entry, over, what)
+            if over is Cause.DUE:
+                canary = entry.canary  # a probe asks for health only, and that may not be what was wrong
+            turn.retire(engine_id, entry, over, _over(entry, over))
             entry = None
         elif not _same(entry, wish):
             turn.retire(engine_id, entry, Cause.REPLACED, "its address, role or process changed")
             entry = None
-        elif _given_up(turn, entry):
-            canary = entry.canary  # a probe asks for health only, and that was not what was wrong
-            turn.retire(engine_id, entry, Cause.DUE, f"{entry.state} for too long: {entry.reason}")
+        elif entry.state is State.UNREADY and entry.next_at is not None and entry.next_at <= turn.now:
+            canary = entry.canary
+            turn.retire(engine_id, entry, Cause.DUE, _over(entry, Cause.DUE))
             entry = None
         elif entry.state is State.PROBING and not wish.eligible:
             failures, canary = entry.failures, entry.canary
@@ -132,14 +179,14 @@ def _same(entry: Entry, wish: Desire) -> bool:
     return unchanged and (target is None or target == entry.target)
 
 
-def _given_up(turn: Turn, entry: Entry) -> bool:
-    match entry.state:
-        case State.UNREADY:
-            return entry.next_at is not None and entry.next_at <= turn.now
-        case State.SUSPECT:
-            return entry.failures > 0 and turn.now - entry.since >= turn.settings.keep_suspect
+def _over(entry: Entry, cause: Cause) -> str:
+    match cause:
+        case Cause.DUE:
+            return f"{entry.state} for too long: {entry.reason}"
+        case Cause.REPLACED:
+            return "the engine process restarted"
         case _:
-            return False
+            return "it stopped answering"
 
 
 def _drain(turn: Turn, engine_id: str) -> None:

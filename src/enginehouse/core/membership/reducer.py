@@ -18,3 +18,9 @@ def step(fleet: Fleet, event: Event, now: float) -> tuple[Fleet, tuple[Intent, .
     turn = Turn(fleet, now)
     absorb(turn, event)
     return turn.finish(reconcile(turn))
+
+
+def settle(fleet: Fleet, now: float) -> tuple[Fleet, tuple[Intent, ...]]:
+    """Derive everything again, for every engine, without news. Does nothing if no step has missed anything."""
+    turn = Turn(fleet, now)
+    return turn.finish(reconcile(turn, everything=True))

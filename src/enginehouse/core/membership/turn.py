@@ -30,6 +30,12 @@ class Turn:
         self.leaving = fleet.leaving
         self.number = fleet.last_number
         self.intents: list[Intent] = []
+        self.touched: set[str] = set()
+        """Engine ids of which anything was replaced."""
+        self.news = False
+        """Something changed that others see, or that admission depends on."""
+        self.parted = False
+        """A member left, or says something else of itself: the model card has to be made anew."""
         self.applicants: dict[str, Cause] = {}
         """Engine ids whose current incarnation asks to be let in, and why it does so now."""
         self.outdated: dict[str, Cause] = {}
@@ -48,6 +54,7 @@ class Turn:
             last_number=self.number,
             wake_at=wake_at,
             leaving=self.leaving,
+            revision=self.before.revision + self.news,
         )
         return fleet, tuple(self.intents)
 
@@ -58,6 +65,7 @@ class Turn:
 
     def put(self, slot: Slot) -> Slot:
         """Replace a slot; one that holds nothing any more is forgotten."""
+        self.touched.add(slot.engine_id)
         if slot.wants or slot.current is not None or slot.draining:
             self.slots[slot.engine_id] = slot
         else:
@@ -106,9 +114,13 @@ class Turn:
 
     def change(self, engine_id: str, entry: Entry, **fields: Any) -> Entry:
         """Replace fields of the current entry, its state not among them."""
+        if all(getattr(entry, name) == value for name, value in fields.items()):
+            return entry
+        if "info" in fields and fields["info"] != entry.info:
+            self.news = True
+            self.parted |= entry.state in (State.SERVING, State.SUSPECT)
         changed = replace(entry, **fields)
-        if changed != entry:
-            self.put(replace(self.slots[engine_id], current=changed))
+        self.put(replace(self.slots[engine_id], current=changed))
         return changed
 
     def move(self, engine_id: str, entry: Entry, cause: Cause, to: State, reason: str = "", **fields: Any) -> Entry:
@@ -163,4 +175,6 @@ class Turn:
     def _note(self, engine_id: str, entry: Entry, cause: Cause, to: State, reason: str) -> None:
         permit(entry.state, cause, to)
         if to is not entry.state:
+            self.news = True
+            self.parted |= entry.state in (State.SERVING, State.SUSPECT)
             self.intents.append(Moved(engine_id, entry.incarnation, entry.name, entry.state, to, cause, reason))

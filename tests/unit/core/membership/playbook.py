@@ -1,6 +1,7 @@
 """A fleet in a test: say events, read states and intents.
 
-After each step the invariants are checked, and that nothing is left to reconcile.
+After each step the invariants are checked, and that looking at everything again
+finds nothing to do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from enginehouse.core.membership.events import (
 from enginehouse.core.membership.fleet import Entry, Fleet
 from enginehouse.core.membership.intents import Ignored, Intent, Moved, WakeAt
 from enginehouse.core.membership.invariants import check
-from enginehouse.core.membership.reducer import step
+from enginehouse.core.membership.reducer import settle, step
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.core.membership.states import State
@@ -49,7 +50,7 @@ class Playbook:
         """One step; the intents that ask for something."""
         self.fleet, intents = step(self.fleet, event, self.now)
         check(self.fleet)
-        again, more = step(self.fleet, Woke(), self.now)
+        again, more = settle(self.fleet, self.now)
         assert not more, f"reconciling twice does more: {more}"
         assert again == self.fleet
         self.moves += [intent for intent in intents if isinstance(intent, Moved)]
