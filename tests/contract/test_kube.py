@@ -156,7 +156,7 @@ def test_an_address_that_is_used_again_belongs_to_the_new_pod(kube: KubeServer) 
         old = ear.wanted("w1")
         await do(kube.pods.evict, "w1")
         await ear.until_serving()
-        assert ear.wanted("w1").reason == "phase Failed (Evicted)"
+        await ear.until(lambda: ear.wanted("w1").reason == "phase Failed (Evicted)")
         await do(kube.pods.create, "w2", "10.1.0.1", LABELS)
         await ear.until_serving("w2")
         await do(kube.pods.gone, "w1")
