@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from enginehouse.core.membership.diagram import fill, mermaid
 from enginehouse.core.membership.states import TABLE, Cause, ImpossibleMove, State, permit
 
 
@@ -44,3 +47,22 @@ def test_wherever_it_stands_it_can_be_let_go() -> None:
 def test_a_move_that_is_not_listed_is_a_bug(state: State, cause: Cause, to: State) -> None:
     with pytest.raises(ImpossibleMove):
         permit(state, cause, to)
+
+
+def test_the_page_shows_this_table() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "membership.md").read_text()
+    assert fill(page) == page, "run scripts/membership-diagram"
+
+
+def test_the_picture_has_every_move_between_different_states_but_those_straight_to_gone() -> None:
+    picture = mermaid()
+    for state, row in TABLE.items():
+        for cause, targets in row.items():
+            for to in targets - {state, State.GONE}:
+                line = next(line for line in picture.splitlines() if line.startswith(f"    {state} --> {to}: "))
+                assert cause in line
+
+
+def test_a_page_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="diagram: generated"):
+        fill("# Nothing here")
