@@ -267,6 +267,20 @@ def test_a_busy_api_server_is_left_alone_as_long_as_it_asks(tmp_path: Path) -> N
     against(tmp_path, test, before=lambda server: server.lists.append(busy))
 
 
+def test_a_watch_that_is_forbidden_is_said_and_listings_follow_the_pods(tmp_path: Path) -> None:
+    async def forbidden(_: Request, answer: Answer) -> None:
+        await answer.refuse(403, 'pods is forbidden: User "x" cannot watch resource "pods"')
+
+    async def test(server: FakeKube, ear: Ear) -> None:
+        await ear.until(lambda: ear.feed.status().error is not None)
+        assert 'not allowed to watch pods in namespace "default" (403; RBAC)' in str(ear.feed.status().error)
+        server.put(pod("c", ip="10.0.0.3"))
+        await ear.until_serving("a", "b", "c")
+        assert ear.feed.status().error is not None
+
+    against(tmp_path, test, before=lambda server: server.watches.extend([forbidden] * 99), backoff_limit=0.5)
+
+
 def test_an_answer_that_is_no_list_is_a_failure_and_takes_nothing_away(tmp_path: Path) -> None:
     async def page(_: Request, answer: Answer) -> None:
         await answer.whole(b"<html>login</html>")
