@@ -14,7 +14,6 @@ from typing import assert_never
 
 import structlog
 
-from enginehouse.core.membership import projections
 from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.membership.events import Doubt, Doubted, Event, Leaving, StreamsIdle, Woke
 from enginehouse.core.membership.fleet import Entry
@@ -34,23 +33,23 @@ from enginehouse.core.membership.intents import (
 from enginehouse.core.membership.reducer import step
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.membership.settings import MembershipSettings
-from enginehouse.core.membership.states import Cause, State
-from enginehouse.domain.engine import Role, Target
-from enginehouse.domain.errors import EngineBroken, EngineError, EngineTimeout, ProbeFailed
-from enginehouse.domain.feed import FeedApplied, FeedEvent, FeedListed, FeedStatus, Wanted
+from enginehouse.core.membership.states import State
+from enginehouse.domain.engine import Target
+from enginehouse.domain.errors import EngineBroken, EngineError, EngineTimeout
+from enginehouse.domain.feed import FeedEvent, FeedListed, FeedStatus
 from enginehouse.ports import Engines, Feed
 from enginehouse.service.membership import Counters, FleetView, Member, RuntimeConfig
-from enginehouse.service.membership_holds import Holds, Key
+from enginehouse.service.membership_additions import Additions
+from enginehouse.service.membership_holds import Holds
+from enginehouse.service.membership_journal import record
 from enginehouse.service.membership_tasks import EngineTasks
 from enginehouse.service.membership_view import view
-from enginehouse.service.watch import Watch
+from enginehouse.service.membership_watches import Watches
+from enginehouse.service.watch import Watch, WatchClosed
 
 __all__ = ["Fleet", "Member"]
 
 log = structlog.get_logger("enginehouse.fleet")
-
-_API = "api"
-"""The feed that `add` and `remove` speak for."""
 
 
 class Fleet:
@@ -81,20 +80,38 @@ class Fleet:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._members: dict[Key, Member] = {}
-        self._steps = Watch(0)
         self.counters = Counters(listings={feed.name: 0 for feed in self._feeds})
         self._tasks = EngineTasks(engines, settings, self.counters, self._post, rng or Random())
         self._holds = Holds(lambda key: self._post(StreamsIdle(*key)))
-        self.serving: Watch[tuple[Member, ...]] = Watch(())
+        self._watches = Watches(self._state, tuple(feed.name for feed in self._feeds), self._tasks.engine)
+        self._additions = Additions(
+            self._post, lambda: self._state, lambda: bool(self._inbox), self._watches, self.counters
+        )
+
+    @property
+    def serving(self) -> Watch[tuple[Member, ...]]:
         """Engines that take requests: aggregated, or decode in a disaggregated fleet."""
-        self.prefill: Watch[tuple[Member, ...]] = Watch(())
+        return self._watches.serving
+
+    @property
+    def prefill(self) -> Watch[tuple[Member, ...]]:
         """Engines that take prefill work."""
-        self.runtime_configs: Watch[tuple[RuntimeConfig, ...]] = Watch(())
+        return self._watches.prefill
+
+    @property
+    def runtime_configs(self) -> Watch[tuple[RuntimeConfig, ...]]:
         """What is known of each member, those included that may not serve just now."""
-        self.card: Watch[ModelCard | None] = Watch(None)
-        self.missing: Watch[tuple[str, ...]] = Watch(self._missing())
+        return self._watches.runtime_configs
+
+    @property
+    def card(self) -> Watch[ModelCard | None]:
+        """The one model; None while the fleet is empty."""
+        return self._watches.card
+
+    @property
+    def missing(self) -> Watch[tuple[str, ...]]:
         """What is still to come before requests can be served, for people; empty when nothing is."""
+        return self._watches.missing
 
     @property
     def topology(self) -> Topology:
@@ -105,8 +122,6 @@ class Fleet:
     def topology_reason(self) -> str:
         """Why it is what it is."""
         return self._state.topology_reason
-
-    # Requests.
 
     def hold(self, member: Member, cut: Callable[[], None] | None = None) -> Callable[[], None] | None:
         """Count a stream on this very incarnation; the answer ends it. None: it may not be sent anything (any more).
@@ -128,49 +143,27 @@ class Fleet:
             doubt = Doubt.BROKEN
         self._post(Doubted(member.engine_id, member.incarnation, doubt, error.message, self._tasks.chance()))
 
-    # Operators.
-
     async def add(self, target: Target) -> Member:
         """Bring an engine in; return when it serves. Adding what is there changes nothing and returns the same.
 
         Raises ProbeFailed when it cannot join; then nothing of it stays.
         """
-        engine_id = target.url
-        ours = self._state.current(engine_id) is None
-        if ours:
-            wanted = Wanted(engine_id, engine_id, target.url, target, generation="", eligible=True)
-            self._post(FeedApplied(_API, engine_id, (wanted,)))
-        else:
-            self._refuse_other_options(engine_id, target)
-        try:
-            return await self._admitted(engine_id)
-        except BaseException:
-            if ours:
-                self._post(FeedApplied(_API, engine_id, ()))
-            raise
+        return await self._additions.add(target)
 
     def remove(self, engine_id: str) -> bool:
         """Withdraw an engine that was added; its streams go on. False: nothing of this id was added.
 
         What a feed brought only the feed can take.
         """
-        slot = self._state.slots.get(engine_id)
-        if slot is None or _API not in slot.wants:
-            self.counters.removals_missed += 1
-            log.warning("nothing to remove", engine=engine_id, known=slot is not None)
-            return False
-        self._post(FeedApplied(_API, engine_id, ()))
-        return True
+        return self._additions.remove(engine_id)
 
     def view(self) -> FleetView:
         """Everything that there is to know now."""
-        return view(self._state, self.feed_status(), self._missing(), self._holds.count, self._now())
+        return view(self._state, self.feed_status(), self.missing.get(), self._holds.count, self._now())
 
     def feed_status(self) -> tuple[FeedStatus, ...]:
         """How fresh each feed's knowledge is."""
         return tuple(feed.status() for feed in self._feeds)
-
-    # Life.
 
     async def run(self) -> None:
         """Serve until closed or cancelled. A bug anywhere in membership ends it with that error."""
@@ -192,14 +185,14 @@ class Fleet:
             self._loop = None
             if self._timer is not None:
                 self._timer.cancel()
-            self._steps.publish(self._steps.get() + 1)
+            self._watches.stir()
             await self._tasks.close_all()
 
     async def first_listing(self) -> None:
-        """Wait until every feed has said once what there is."""
+        """Wait until every feed has said once what there is. Raises WatchClosed if the fleet is closed before."""
         names = {feed.name for feed in self._feeds}
         while not names <= self._state.listed:
-            await self._steps.changed(self._steps.version)
+            await self._watches.steps.changed(self._watches.steps.version)
 
     async def ready(self, timeout: float) -> tuple[str, ...]:
         """Wait for the first serving engine of each pool that is needed; return what is missing after `timeout` s.
@@ -213,6 +206,8 @@ class Fleet:
                     await self.missing.changed(self.missing.version)
         except TimeoutError:
             log.warning("not ready yet", waited=timeout, missing=list(self.missing.get()))
+        except WatchClosed:
+            pass
         return self.missing.get()
 
     async def close(self, drain: float) -> int:
@@ -221,15 +216,12 @@ class Fleet:
         if self._loop is not None:
             self._post(Leaving(drain))
             while self._state.slots and self._loop is not None:
-                await self._steps.changed(self._steps.version)
+                await self._watches.steps.changed(self._watches.steps.version)
             await self._tasks.closed()
-        for watch in (self.serving, self.prefill, self.runtime_configs, self.card, self.missing, self._steps):
-            watch.close()
+        self._watches.close()
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
         return self.counters.streams_cut - before
-
-    # The machine's hands.
 
     def _heard(self, event: FeedEvent) -> None:
         if isinstance(event, FeedListed):
@@ -249,7 +241,7 @@ class Fleet:
                 before = self._state.revision
                 self._state, intents = step(self._state, self._inbox.popleft(), self._now())
                 if self._state.revision != before:
-                    self._publish()
+                    self._watches.publish(self._state)
                 for intent in intents:
                     self._carry_out(intent)
         except Exception as bug:  # it ends run(), whose task is not on this stack
@@ -272,12 +264,12 @@ class Fleet:
             case CloseEngine():
                 key = intent.engine_id, intent.incarnation
                 self._holds.forget(key)
-                self._members.pop(key, None)
+                self._watches.forget(key)
                 self._tasks.close(key)
             case WakeAt():
                 self._wake_at(intent.time)
             case Moved():
-                self._moved(intent)
+                record(intent, self._state, self.counters)
             case Ignored():
                 self.counters.events_ignored += 1
             case _:
@@ -298,77 +290,10 @@ class Fleet:
         if self._timer is None and self._loop is not None:
             self._wake_at(self._state.wake_at)
 
-    def _publish(self) -> None:
-        members = [self._member(engine_id, entry) for engine_id, entry in projections.routable(self._state)]
-        self.serving.publish(tuple(member for member in members if member.role is not Role.PREFILL))
-        self.prefill.publish(tuple(member for member in members if member.role is Role.PREFILL))
-        self.runtime_configs.publish(projections.runtime_configs(self._state))
-        self.card.publish(self._state.card)
-        self.missing.publish(self._missing())
-        self._steps.publish(self._steps.get() + 1)
-
-    def _moved(self, move: Moved) -> None:
-        counters = self.counters
-        counters.admissions += move.now is State.SERVING
-        counters.withdrawals += move.was is State.SERVING
-        counters.refusals += move.now is State.REFUSED
-        counters.suspicions += move.now is State.SUSPECT
-        failing = move.cause is Cause.PROBE_FAILED
-        tell = log.info if self._worth_telling(move) else log.debug
-        tell(
-            "probe failed" if failing else f"engine {move.now}",
-            engine=move.name,
-            incarnation=move.incarnation,
-            was=move.was.value,
-            cause=move.cause.value,
-            reason=move.reason,
-        )
-
-    def _worth_telling(self, move: Moved) -> bool:
-        """Whether operators want to read it: not each try of an engine that has been failing for long."""
-        if move.cause is not Cause.PROBE_FAILED:
-            return move.now is not State.PROBING
-        entry = self._state.find(move.engine_id, move.incarnation)
-        return entry is None or entry.failures.bit_count() == 1
-
-    def _member(self, engine_id: str, entry: Entry) -> Member:
-        key = engine_id, entry.incarnation
-        known = self._members.get(key)
-        assert entry.info is not None
-        assert entry.role is not None
-        assert entry.target is not None
-        if known is None or known.info != entry.info or known.role is not entry.role:
-            engine = self._tasks.engine(key)
-            known = Member(*key, entry.name, entry.role, entry.info, entry.target, engine)
-            self._members[key] = known
-        return known
-
     def _serving_entry(self, member: Member) -> Entry | None:
         entry = self._state.current(member.engine_id)
         current = entry is not None and entry.incarnation == member.incarnation and entry.state is State.SERVING
         return entry if current and self._loop is not None else None
-
-    async def _admitted(self, engine_id: str) -> Member:
-        while True:
-            entry = self._state.current(engine_id)
-            if entry is None and not self._inbox:
-                raise ProbeFailed(f"{engine_id} was removed while it was being added")
-            if entry is not None and entry.state is State.SERVING:
-                return self._member(engine_id, entry)
-            if entry is not None and entry.state not in (State.PROBING, State.SUSPECT):
-                raise ProbeFailed(entry.reason, permanent=entry.state is State.REFUSED)
-            await self._steps.changed(self._steps.version)
-
-    def _refuse_other_options(self, engine_id: str, target: Target) -> None:
-        entry = self._state.current(engine_id)
-        there = entry.target if entry is not None else None
-        for what in ("role", "protocol"):
-            asked, has = getattr(target, what), getattr(there, what, None)
-            if asked is not None and asked != has:
-                raise ProbeFailed(f"{engine_id} is there already, with {what} {has or 'not given'}", permanent=True)
-
-    def _missing(self) -> tuple[str, ...]:
-        return projections.missing(self._state, tuple(feed.name for feed in self._feeds))
 
     def _now(self) -> float:
         if self._clock is not None:

@@ -26,7 +26,7 @@ def view(
         for entry in slot.entries
     ]
     engines.sort(key=lambda engine: (engine.name, engine.incarnation))
-    states = dict.fromkeys((state for state in State if state is not State.GONE), 0)
+    states: dict[State, int] = {state: 0 for state in State if state is not State.GONE}
     for engine in engines:
         states[engine.state] += 1
     return FleetView(
