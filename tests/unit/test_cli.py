@@ -176,7 +176,7 @@ def test_engines_without_a_frontend_fails_in_one_line(capsys: pytest.CaptureFixt
 
 
 def test_engines_loads_nothing_heavy() -> None:
-    heavy = ("tokenizers", "fastokens", "grpc", "lightkube", "httpx", "uvicorn", "starlette", "jinja2")
+    heavy = ("tokenizers", "fastokens", "grpc", "httpx", "uvicorn", "starlette", "jinja2")
     code = (
         "import sys; from enginehouse.cli import main; main(['engines', '--url', 'http://127.0.0.1:1'])\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"

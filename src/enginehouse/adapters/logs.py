@@ -35,7 +35,7 @@ HIDDEN = frozenset(
 )
 """Field names whose values never reach a log. No code of ours passes them; this holds when some day one does."""
 
-_CHATTY = ("httpcore", "httpx", "hpack", "asyncio", "lightkube", "uvicorn.access")
+_CHATTY = ("httpcore", "httpx", "hpack", "asyncio", "uvicorn.access")
 """Libraries that narrate every request at levels an operator asks for."""
 
 

@@ -15,9 +15,11 @@ class Finish(StrEnum):
     LENGTH = "length"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delta:
     """News of one answer: only ids not delivered before, whatever the engine repeats.
+
+    One is made per message of every stream; freezing it would triple what that costs. Nobody changes one.
 
     An engine's abort or failure is never a Delta: it ends the stream with an EngineError.
     """
