@@ -5,25 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-_WANTED = frozenset(
-    {
-        "added_tokens.json",
-        "chat_template.jinja",
-        "chat_template.json",
-        "config.json",
-        "generation_config.json",
-        "merges.txt",
-        "special_tokens_map.json",
-        "tokenizer.json",
-        "tokenizer.model",
-        "tokenizer_config.json",
-        "vocab.json",
-    }
-)
-_DECIDING = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json")
+from enginehouse.core.tokenizer_files import NAMES
 
 
 class BadTokenizer(ValueError):
@@ -40,7 +24,7 @@ def unpack(packed: bytes, digest: str, limit: int) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             for entry in archive.infolist():
                 name = PurePosixPath(entry.filename).name
-                if entry.is_dir() or name not in _WANTED or name in found:
+                if entry.is_dir() or name not in NAMES or name in found:
                     continue
                 with archive.open(entry) as file:
                     content = file.read(room + 1)  # what the header says of the size is not to be trusted
@@ -51,15 +35,3 @@ def unpack(packed: bytes, digest: str, limit: int) -> dict[str, bytes]:
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise BadTokenizer("it is no readable zip archive") from error
     return found
-
-
-def digest(files: Mapping[str, bytes]) -> str | None:
-    """sha256 (hex) over what decides ids; None where there is no such file. Equal for archives packed differently."""
-    names = [name for name in _DECIDING if name in files]
-    if not names:
-        return None
-    total = hashlib.sha256()
-    for name in names:
-        total.update(f"{name}\0{len(files[name])}\0".encode())
-        total.update(files[name])
-    return total.hexdigest()

@@ -17,6 +17,7 @@ from enginehouse.adapters.engines.failures import engine_error
 from enginehouse.adapters.engines.health import require_serving
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
 from enginehouse.adapters.engines.vllm_stream import VllmDecoder
+from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineBroken, EngineError, ProbeFailed
 from enginehouse.domain.link import GrpcStatus, LinkError, LinkErrorKind
@@ -198,9 +199,9 @@ class VllmProtocol:
                 raise EngineBroken("the tokenizer that the engine hands out is larger than allowed") from error
             raise
         packed = b"".join(chunk.data for chunk in chunks)
-        digest = next((chunk.sha256 for chunk in reversed(chunks) if chunk.sha256), "")
+        checksum = next((chunk.sha256 for chunk in reversed(chunks) if chunk.sha256), "")
         try:
-            return await asyncio.to_thread(tokenizer_zip.unpack, packed, digest, self._settings.tokenizer_limit)
+            return await asyncio.to_thread(tokenizer_zip.unpack, packed, checksum, self._settings.tokenizer_limit)
         except tokenizer_zip.BadTokenizer as error:
             raise EngineBroken(f"the tokenizer that the engine hands out cannot be used: {error}") from error
 
@@ -211,7 +212,7 @@ class VllmProtocol:
                 files = await self.tokenizer_files()
             except (LinkError, EngineBroken):
                 files = {}  # it may well serve; who needs the files will ask again and see why
-            self._digest = tokenizer_zip.digest(files)
+            self._digest = digest(files)
             self._digest_asked = True
         return self._digest
 

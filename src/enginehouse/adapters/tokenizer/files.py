@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from enginehouse.adapters.tokenizer.errors import TokenizerError
+from enginehouse.core.tokenizer_files import NAMES
 
-_NAMES: Final = (
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "config.json",
-    "generation_config.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-)
-_DECIDING: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json")
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -43,18 +28,8 @@ def find_files(source: str) -> dict[str, bytes]:
     return _read(_snapshot(source))
 
 
-def digest(files: Mapping[str, bytes]) -> str:
-    """sha256 (hex) over the files that decide ids and text; the same as of an archive that an engine hands out."""
-    total = hashlib.sha256()
-    for name in _DECIDING:
-        if name in files:
-            total.update(f"{name}\0{len(files[name])}\0".encode())
-            total.update(files[name])
-    return total.hexdigest()
-
-
 def _read(folder: Path) -> dict[str, bytes]:
-    found = {name: (folder / name).read_bytes() for name in _NAMES if (folder / name).is_file()}
+    found = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
     if "tokenizer.json" not in found:
         others = [name for name in ("tokenizer.model", "vocab.json") if name in found]
         hint = f"; {others[0]} alone is not enough, convert it with the model's own tools" if others else ""

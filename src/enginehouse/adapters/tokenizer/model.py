@@ -19,9 +19,10 @@ from enginehouse.adapters.tokenizer.backend import open_fast, open_library
 from enginehouse.adapters.tokenizer.content import Content, eos_token_ids, read_content
 from enginehouse.adapters.tokenizer.decoders import ByteFallbackDecoder, ByteLevelDecoder, LibraryDecoder
 from enginehouse.adapters.tokenizer.errors import TokenizerError
-from enginehouse.adapters.tokenizer.files import digest, find_files
+from enginehouse.adapters.tokenizer.files import find_files
 from enginehouse.adapters.tokenizer.tables import ByteLevelTable, Table, table_for
 from enginehouse.adapters.tokenizer.template import ChatTemplate, find_template
+from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.errors import InvalidRequest
 from enginehouse.ports import TextDecoder
 
@@ -58,7 +59,7 @@ class ModelTokenizer:
         if tokenizer_json is None:
             raise TokenizerError(f"there is no tokenizer.json among {', '.join(sorted(files)) or 'no files'}")
         content = read_content(tokenizer_json)
-        self.digest = digest(files)
+        self.digest = digest(files) or ""
         self.vocab_size = len(content.tokens)
         self.eos_token_ids = eos_token_ids(files, content)
         self.template_problem: str | None = None

@@ -12,7 +12,8 @@ from smg_grpc_proto.generated import common_pb2 as common
 
 from enginehouse.adapters.engines import EngineConnector, ProbeSettings
 from enginehouse.adapters.engines.engine import Engine
-from enginehouse.adapters.engines.tokenizer_zip import BadTokenizer, digest, unpack
+from enginehouse.adapters.engines.tokenizer_zip import BadTokenizer, unpack
+from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.engine import Target
 from enginehouse.domain.errors import EngineBroken
 from enginehouse.domain.link import LinkError, LinkErrorKind
