@@ -10,17 +10,24 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, cast
 
+from enginehouse.adapters.link.gather import Gatherer
 from enginehouse.domain.link import LinkErrorKind
 from enginehouse.wire.grpc_h2 import Connection
 
+_CROWD = 64
+"""Calls in flight on the connection from which on tokens are worth gathering."""
+
 if TYPE_CHECKING:
     from enginehouse.adapters.link.link import Link
+    from enginehouse.adapters.link.settings import LinkSettings
 
 
 class LinkConnection(asyncio.Protocol):
     """Transport and machine of one connection. Its link decides which calls it gets."""
 
-    def __init__(self, link: Link, machine: Connection, loop: asyncio.AbstractEventLoop, silence_limit: float) -> None:
+    def __init__(
+        self, link: Link, machine: Connection, loop: asyncio.AbstractEventLoop, settings: LinkSettings
+    ) -> None:
         self.machine = machine
         self.greeted: asyncio.Future[None] = loop.create_future()
         """Done when calls may be opened; fails with a LinkError when that will never be."""
@@ -30,7 +37,9 @@ class LinkConnection(asyncio.Protocol):
         """The link has told its listeners of this connection's end."""
         self._link = link
         self._loop = loop
-        self._silence_limit = silence_limit
+        self._silence_limit = settings.silence_limit
+        self._gather = settings.gather
+        self._gatherer: Gatherer | None = None
         self._transport: asyncio.Transport | None = None
         self._busy = False
 
@@ -40,15 +49,15 @@ class LinkConnection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             _tune(sock, self._silence_limit)
+            if self._gather > 0 and transport.get_extra_info("ssl_object") is None:
+                self._gatherer = Gatherer(self._loop, self._transport, self._gather, self._received)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
         """Deliver, then write what came of it, then look at what changed."""
-        machine = self.machine
-        self._busy = True
-        machine.receive(data)
-        self._busy = False
-        self.flush()
+        self._received(data)
+        if self._gatherer is not None and self.machine.open_streams >= _CROWD:
+            self._gatherer.seen()
 
     def eof_received(self) -> bool:
         """Let the transport close: a peer that stopped sending cannot end our calls well."""
@@ -57,6 +66,8 @@ class LinkConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Every call that is open ends with LOST."""
         self._transport = None
+        if self._gatherer is not None:
+            self._gatherer.close()
         self.machine.lost(f"the connection broke: {exc}" if exc is not None else "the peer closed the connection")
         if not self.gone.done():
             self.gone.set_result(None)
@@ -99,6 +110,12 @@ class LinkConnection(asyncio.Protocol):
         """Drop it without a word."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _received(self, data: bytes) -> None:
+        self._busy = True
+        self.machine.receive(data)
+        self._busy = False
+        self.flush()
 
     def _look(self) -> None:
         """Act on what changed in the machine."""

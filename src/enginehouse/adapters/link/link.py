@@ -209,7 +209,7 @@ class Link:
         machine = Connection(
             self._target.authority, scheme="https" if self._target.tls else "http", limits=self._settings.limits()
         )
-        connection = LinkConnection(self, machine, self._loop, self._settings.silence_limit)
+        connection = LinkConnection(self, machine, self._loop, self._settings)
         self._connections.append(connection)
         self._dials[connection] = self._loop.create_task(
             self._dial(connection), name=f"link to {self._target.authority}: connect"
