@@ -32,6 +32,7 @@ SETTLE = 2.0
 LONG = 160
 """Tokens of the streams that a leaving engine still has to end: 4 s."""
 STREAMS = 12
+MOCK = ("--max-running", "4096", "--prefill-tokens-per-second", "5000")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Churn:
         moment = await self.at(self.pods.delete if gracefully else self.pods.gone, engine.name)
         self.note(f"{'deleted' if gracefully else 'gone'}: last new request", await self.last(engine, moment))
         ends = await asyncio.gather(*streams)
-        self.note("streams cut by withdrawals", sum(end != "whole" for end in ends))
+        self.note("streams cut by withdrawals", sum(end.how != "whole" for end in ends))
         if gracefully:
             await asyncio.to_thread(self.pods.gone, engine.name)
 
@@ -135,21 +136,23 @@ class Churn:
         self.note("watch silent: first request", await self.first(newcomer, moment, 120))
 
     async def killed(self, engine: PodEngine) -> None:
-        """An engine process is killed under streams; half have tokens, half have nothing yet."""
-        begun = [asyncio.create_task(stream(self.frontend.port, LONG)) for _ in range(STREAMS)]
+        """An engine process is killed: with streams in the middle, with requests that it has only just taken up."""
+        streams = [asyncio.create_task(stream(self.frontend.port, LONG)) for _ in range(STREAMS)]
         await asyncio.sleep(1.0)
-        errors = dict(self.traffic.errors)
-        fresh = [asyncio.create_task(stream(self.frontend.port, 20)) for _ in range(STREAMS)]
+        errors = sum(self.traffic.errors.values())
+        for number in range(STREAMS):  # each has a prefill of a tenth of a second before its first token
+            prompt = [5 + (number * 97 + place) % 1000 for place in range(500)]
+            streams.append(asyncio.create_task(stream(self.frontend.port, 20, prompt)))
+        await asyncio.sleep(0.05)
         engine.process.send_signal(signal.SIGKILL)
-        ends = await asyncio.gather(*begun)
-        self.note(
-            "killed: begun streams without a proper end", sum(end not in ("whole", "error event") for end in ends)
-        )
-        fresh_ends = await asyncio.gather(*fresh)
-        self.note("killed: requests with nothing sent that failed", sum(end != "whole" for end in fresh_ends))
+        ends = await asyncio.gather(*streams)
+        odd = [end for end in ends if end.how not in ("whole", "error event")]
+        self.note("killed: streams that broke off", len(odd))
+        failed = [end for end in ends if end.how != "whole"]
+        self.note("killed: requests with nothing sent that failed", sum(not end.begun for end in failed))
+        self.note("killed: streams that got an error event", sum(end.begun for end in failed))
         await asyncio.sleep(1.0)
-        now = self.traffic.errors
-        self.note("killed: small requests that failed", sum(now.values()) - sum(errors.values()))
+        self.note("killed: small requests that failed", sum(self.traffic.errors.values()) - errors)
 
 
 async def run(rounds: int, silent: bool, folder: Path) -> dict[str, object]:
@@ -159,7 +162,7 @@ async def run(rounds: int, silent: bool, folder: Path) -> dict[str, object]:
         port = free_port()
         engines = []
         for number in range(6):
-            engine = PodEngine(f"engine-{number}", f"127.0.0.{number + 2}", port, folder, "--max-running", "4096")
+            engine = PodEngine(f"engine-{number}", f"127.0.0.{number + 2}", port, folder, *MOCK)
             stack.callback(engine.stop)
             engines.append(engine)
         proxy = Proxy(api.port)
@@ -203,7 +206,7 @@ def report(churn: Churn) -> dict[str, object]:
         "watch silent: first request": ("s", 60.0),
         "streams cut by withdrawals": ("", 0.0),
         "killed: requests with nothing sent that failed": ("", 0.0),
-        "killed: begun streams without a proper end": ("", 0.0),
+        "killed: streams that broke off": ("", 0.0),
     }
     bars = []
     for what, (unit, limit) in limits.items():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 
 class Traffic:
@@ -52,23 +54,39 @@ class Traffic:
                 writer.transport.abort()
 
 
-async def stream(port: int, tokens: int) -> str:
+@dataclass(frozen=True)
+class End:
+    """How a stream ended, and whether its client had any of the answer."""
+
+    how: str
+    begun: bool
+
+
+async def stream(port: int, tokens: int, prompt: Sequence[int] = (5, 6, 7)) -> End:
     """One streamed completion: `whole`, or how it ended otherwise."""
-    body = json.dumps({"model": "mock", "prompt": [5, 6, 7], "max_tokens": tokens, "stream": True, "ignore_eos": True})
+    asked = {"model": "mock", "prompt": list(prompt), "max_tokens": tokens, "stream": True, "ignore_eos": True}
+    body = json.dumps(asked)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(_request(body.encode()))
         status = int((await reader.readline()).split()[1])
         text = (await reader.readuntil(b"0\r\n\r\n")).decode() if status == 200 else ""
-    except (OSError, asyncio.IncompleteReadError) as error:
-        return f"broken: {type(error).__name__}"
+    except asyncio.IncompleteReadError as error:
+        return End("broken off", _begun(error.partial.decode()))
+    except OSError as error:
+        return End(type(error).__name__, False)
     finally:
         writer.transport.abort()
     if status != 200:
-        return f"HTTP {status}"
+        return End(f"HTTP {status}", False)
     if '"error"' in text:
-        return "error event"
-    return "whole" if '"finish_reason":"length"' in text and "data: [DONE]" in text else "no proper end"
+        return End("error event", _begun(text))
+    whole = '"finish_reason":"length"' in text and "data: [DONE]" in text
+    return End("whole" if whole else "no proper end", _begun(text))
+
+
+def _begun(text: str) -> bool:
+    return re.search(r'"text":"[^"]', text) is not None
 
 
 def _request(body: bytes) -> bytes:
