@@ -18,14 +18,14 @@ from enginehouse import __version__
 from enginehouse.adapters.engines import EngineConnector
 from enginehouse.adapters.engines_file import FileFeed
 from enginehouse.adapters.fixed import FixedFeed
+from enginehouse.adapters.kube import KubeConfigError, PodFeed, open_api
 from enginehouse.adapters.link import Link
 from enginehouse.adapters.logs import setup_logs
 from enginehouse.adapters.metrics import Metrics
 from enginehouse.adapters.tokenizer import TokenizerError, load_tokenizer
 from enginehouse.core.membership.card import ModelCard
-from enginehouse.core.pods import PodRules
 from enginehouse.core.routing.ledger import Ledger
-from enginehouse.domain.engine import Role, Target
+from enginehouse.domain.engine import InvalidTarget, Role, Target
 from enginehouse.http.admin import Admin
 from enginehouse.http.completions import EdgeLimits
 from enginehouse.http.routes import build
@@ -125,7 +125,7 @@ def run(settings: Settings) -> int:
     setup_logs(settings.logs)
     try:
         return uvloop.run(_serve(settings))
-    except OSError as error:
+    except (OSError, InvalidTarget, KubeConfigError) as error:
         print(f"enginehouse: {error}", file=sys.stderr)
         return 1
 
@@ -156,8 +156,6 @@ def open_feeds(settings: Settings) -> list[Feed]:
     if sources.engines_file is not None:
         feeds.append(FileFeed(sources.engines_file, settings.engines_file))
     if sources.pods is not None or sources.prefill_pods is not None:
-        from enginehouse.adapters.kube import PodFeed, open_api  # costs start-up time that only clusters need
-
         api = open_api(settings.kube)
         split = sources.prefill_pods is not None
         for name, selector, port, role in (
@@ -165,7 +163,7 @@ def open_feeds(settings: Settings) -> list[Feed]:
             ("prefill-pods", sources.prefill_pods, sources.prefill_pod_port, Role.PREFILL),
         ):
             if selector is not None:
-                rules = PodRules(port=port, port_annotation=settings.kube.port_annotation, role=role)
+                rules = settings.kube.rules(port=port, role=role)
                 feeds.append(PodFeed(name, api, selector, rules, settings.kube))
     return feeds
 

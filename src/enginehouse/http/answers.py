@@ -31,12 +31,13 @@ class _Counted:
 
     def _take(self, delta: Delta) -> str:
         """The text that this delta makes certain; sets `finish` when it is the last."""
-        if delta.cached_tokens is not None:
-            self.cached_tokens = delta.cached_tokens
+        cached = delta.cached_tokens
+        if not self._prompted or (cached is not None and cached != self.cached_tokens):
+            self._prompted = True
+            self._meter.prompt(self.prompt_tokens, cached or 0)
+        if cached is not None:
+            self.cached_tokens = cached
         if delta.token_ids:
-            if not self._prompted:
-                self._prompted = True
-                self._meter.prompt(self.prompt_tokens, self.cached_tokens or 0)
             self._meter.tokens(len(delta.token_ids))
         text, stopped = self._text.push(delta.token_ids, delta.finish)
         if stopped:
