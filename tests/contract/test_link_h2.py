@@ -104,6 +104,31 @@ def test_a_window_that_grows_while_the_request_waits(run: Run) -> None:
     run(main())
 
 
+def test_messages_may_come_before_the_request_is_whole(run: Run) -> None:
+    async def script(peer: H2Peer) -> None:
+        peer.greet(INITIAL_WINDOW_SIZE=1000)
+        opened = await peer.event(h2.events.RequestReceived)
+        peer.open_answer(opened.stream_id)
+        peer.message(opened.stream_id, b"early")
+        while len(peer.bodies[opened.stream_id]) < 50_000:
+            await peer.event(h2.events.DataReceived)
+        peer.message(opened.stream_id, b"half")
+        stream = await peer.request()
+        assert len(peer.bodies[stream]) == 100_005
+        peer.message(stream, b"late")
+        peer.end_answer(stream)
+        await peer.request()
+
+    async def main() -> None:
+        async with Server(script) as server, linked(server.port) as link:
+            sink = Sink()
+            link.stream(PATH, bytes(100_000), sink, timeout=20)
+            assert await sink.end() is None
+            assert sink.messages == [b"early", b"half", b"late"]
+
+    run(main())
+
+
 def test_goaway_moves_new_calls_to_a_new_connection_and_keeps_the_old_ones(run: Run) -> None:
     async def script(peer: H2Peer) -> None:
         peer.greet()

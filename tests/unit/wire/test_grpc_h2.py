@@ -72,6 +72,16 @@ def test_a_large_message_is_put_together() -> None:
     assert sink.messages == [body]
 
 
+def test_a_part_of_a_message_that_looks_like_a_whole_one_is_a_part() -> None:
+    peer = Peer()
+    sink, stream = peer.answered()
+    body = b"head" + message(b"inner") + b"tail"
+    whole = message(body)
+    for part in (whole[:9], whole[9:-4], whole[-4:]):
+        peer.feed(data(stream.id, part))
+    assert sink.messages == [body]
+
+
 def test_header_blocks_may_be_padded_prioritised_continued_and_interim() -> None:
     peer = Peer()
     sink, stream = peer.call()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enginehouse.wire.h2_client import ConnectionLimits
+from enginehouse.wire.h2_frames import DEFAULT_WINDOW, LARGEST_WINDOW
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,23 @@ class LinkSettings:
     """Seconds without a new connection after an engine told us to calm down; doubled each time, up to 30."""
     close_timeout: float = 2.0
     """Seconds for the last bytes when a link is closed."""
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout", "silence_limit", "close_timeout"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0 seconds")
+        for name in ("gather", "calm_down"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative")
+        for name in ("connections", "streams_per_connection", "receive_limit", "send_limit"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.max_connections < self.connections:
+            raise ValueError("max_connections must not be less than connections")
+        if not 1 <= self.stream_window <= LARGEST_WINDOW:
+            raise ValueError(f"stream_window must be from 1 to {LARGEST_WINDOW}")
+        if not DEFAULT_WINDOW <= self.connection_window <= LARGEST_WINDOW:
+            raise ValueError(f"connection_window must be from {DEFAULT_WINDOW} to {LARGEST_WINDOW}: HTTP/2 has no less")
 
     def limits(self) -> ConnectionLimits:
         """The part of it that the wire needs."""
