@@ -51,7 +51,7 @@ class LinkErrorKind(StrEnum):
     STATUS = "status"
     """The peer answered with a gRPC status other than OK."""
     CLOSED = "closed"
-    """The link was closed on our side. Never processed."""
+    """The link was closed on our side. A call that still waited for a connection was never processed."""
 
 
 class LinkError(Exception):
