@@ -60,7 +60,7 @@ def test_every_message_arrives_once_and_in_order(reads: Reads, run: Run) -> None
         for _ in range(5):
             reads.count = 0
             sent.append(await speak(peer, stream, reads, 100))
-            peer.message(stream, bytes(30_000))
+            peer.message(stream, bytes(40_000))
             await heard.wait()
             heard.clear()
             await peer.event(h2.events.WindowUpdated)
@@ -72,13 +72,13 @@ def test_every_message_arrives_once_and_in_order(reads: Reads, run: Run) -> None
 
     async def main() -> None:
         async with Server(script) as server, linked(server.port, stream_window=16_384 * 4) as link:
-            sink = Sink(each=lambda body: (got.append(body), heard.set() if len(body) == 30_000 else None))  # type: ignore[func-returns-value,arg-type]
+            sink = Sink(each=lambda body: (got.append(body), heard.set() if len(body) == 40_000 else None))  # type: ignore[func-returns-value,arg-type]
             got: list[bytes] = []
             link.stream(PATH, b"", sink)
             assert await sink.end() is None
             expected: list[bytes] = []
             for count in sent:
-                expected += [b"%d" % number for number in range(count)] + [bytes(30_000)]
+                expected += [b"%d" % number for number in range(count)] + [bytes(40_000)]
             assert got == expected
 
     run(main())
