@@ -1,6 +1,7 @@
 """Policies as tables and as distributions over a seeded generator."""
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 from typing import get_args
 
@@ -86,7 +87,7 @@ def test_round_robin_takes_turns() -> None:
     candidates = fleet(Ledger(), (0, 0), (0, 0), (0, 0))
     names = [choice.choose(candidates).chosen.name for _ in range(9)]
     assert Counter(names) == {"e0": 3, "e1": 3, "e2": 3}
-    assert all(a != b for a, b in zip(names, names[1:], strict=False))
+    assert all(a != b for a, b in pairwise(names))
 
 
 def test_power_of_two_never_takes_the_worst_of_three() -> None:
