@@ -52,6 +52,11 @@ class Entry:
     cut: bool = False
     """DRAINING: the deadline has passed and the streams were cut."""
 
+    @property
+    def due_at(self) -> float | None:
+        """When it wants to be looked at. A next check has to wait for the end of the one that is under way."""
+        return None if self.checking and self.state is not State.UNREADY else self.next_at
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:

@@ -13,7 +13,7 @@ def check(fleet: Fleet) -> None:
     numbers = [entry.incarnation for slot in fleet.slots.values() for entry in slot.entries]
     assert len(numbers) == len(set(numbers)), "an incarnation number was given twice"
     assert all(number <= fleet.last_number for number in numbers)
-    times = [entry.next_at for slot in fleet.slots.values() for entry in slot.entries if entry.next_at is not None]
+    times = [entry.due_at for slot in fleet.slots.values() for entry in slot.entries if entry.due_at is not None]
     assert fleet.wake_at == min(times, default=None), "a time would be slept through"
     served: set[tuple[str, int]] = set()
     members = False

@@ -48,7 +48,7 @@ def _due(turn: Turn) -> set[str]:
         engine_id
         for engine_id, slot in turn.slots.items()
         for entry in slot.entries
-        if entry.next_at is not None and entry.next_at <= turn.now
+        if entry.due_at is not None and entry.due_at <= turn.now
     }
 
 
@@ -56,8 +56,9 @@ def _wake_at(turn: Turn) -> float | None:
     earliest: float | None = None
     for slot in turn.slots.values():
         for entry in slot.draining if slot.current is None else (slot.current, *slot.draining):
-            if entry.next_at is not None and (earliest is None or entry.next_at < earliest):
-                earliest = entry.next_at
+            due_at = entry.due_at
+            if due_at is not None and (earliest is None or due_at < earliest):
+                earliest = due_at
     return earliest
 
 
@@ -131,7 +132,7 @@ def _follow(turn: Turn, engine_id: str, claims: Claims) -> None:
 
 
 def _may_serve(turn: Turn, engine_id: str, entry: Entry) -> None:
-    due = entry.next_at is not None and entry.next_at <= turn.now
+    due = entry.due_at is not None and entry.due_at <= turn.now
     match entry.state:
         case State.WAITING:
             _probe(turn, engine_id, entry, Cause.MAY_SERVE)

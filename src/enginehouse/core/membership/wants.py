@@ -51,7 +51,7 @@ def desire(slot: Slot, claims: Claims) -> Desire | None:
         return Desire(chosen, False, chosen.reason or "no usable address", generations)
     holder = claims.get((able.target.host, able.target.port))
     if holder is not None and holder.engine_id != slot.engine_id:
-        other = holder.current.name if holder.current is not None else holder.engine_id
+        other = next(iter(holder.wants.values())).name
         return Desire(able, False, f"its address {able.target.authority} now belongs to {other}", generations)
     return Desire(able, True, "", generations)
 

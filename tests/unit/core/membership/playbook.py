@@ -53,6 +53,7 @@ class Playbook:
         again, more = settle(self.fleet, self.now)
         assert not more, f"reconciling twice does more: {more}"
         assert again == self.fleet
+        assert self.fleet.wake_at is None or self.fleet.wake_at > self.now or event != Woke(), "it wakes for nothing"
         self.moves += [intent for intent in intents if isinstance(intent, Moved)]
         self.ignored += sum(isinstance(intent, Ignored) for intent in intents)
         return [intent for intent in intents if not isinstance(intent, Moved | WakeAt | Ignored)]

@@ -194,3 +194,11 @@ def test_g9_giving_up_a_mute_engine_does_not_spare_its_successor_the_canary() ->
     assert play.serving == {"b"}
     play.passed("a")
     assert play.serving == {"a", "b"}
+
+
+def test_doubted_again_during_a_slow_check_it_does_not_wake_for_nothing() -> None:
+    play, number = _two()
+    play.doubted("a")
+    play.doubted("a")
+    assert play.wait(3) == []
+    assert play.passed("a") == [StartCheck("a", number, canary=False)]

@@ -102,6 +102,17 @@ class Histories(RuleBasedStateMachine):
         if pod and all(other.address != address for other in self.pods.values()):
             self._change(name, replace(pod, address=address), seen)
 
+    @rule(old=NAMES, new=NAMES, length=LENGTHS)
+    def reuse_address(self, old: str, new: str, length: int) -> None:
+        """A pod goes unnoticed, and another one gets its address."""
+        if old in self.pods and new not in self.pods:
+            forgotten = new not in self.play.fleet.slots  # pods never return, but our few names do
+            pod = replace(self.pods.pop(old), ready=True, restarts=0, length=length)
+            self._change(new, pod, True)
+            entry = self.play.fleet.current(old)
+            if forgotten and entry is not None and entry.target == pod.wanted(new).target:
+                assert not self._serves(old)
+
     @rule(name=NAMES, both=st.booleans())
     def relabel(self, name: str, both: bool) -> None:
         """Moves to the other selector, which may hear of it before the first one does."""
