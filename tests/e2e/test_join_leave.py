@@ -154,10 +154,9 @@ def test_m1_d4_d8_d11_join_then_leave_while_a_stream_runs(fleet: Fleet) -> None:
     assert counts([a, b], asks(front, 4)) == [0, 4]
 
 
-def test_removed_and_added_again_while_draining_is_a_new_incarnation(fleet: Fleet) -> None:
-    """M11: what the old one still says must not take the new one away."""
-    if isinstance(fleet, PodFleet) and fleet._leave != "gone":
-        pytest.skip("the same name can come back only after the pod is gone")
+@pytest.mark.parametrize("fleet", ["file", pytest.param("pods:gone", marks=pytest.mark.rig("kube"))], indirect=True)
+def test_m11_removed_and_added_again_while_draining_is_a_new_incarnation(fleet: Fleet) -> None:
+    """What the old one still says must not take the new one away."""
     a, b = (fleet.engine(name, tokens_per_second=20).run() for name in "ab")
     fleet.add(a)
     fleet.add(b)
