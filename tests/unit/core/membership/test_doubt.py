@@ -202,3 +202,31 @@ def test_doubted_again_during_a_slow_check_it_does_not_wake_for_nothing() -> Non
     play.doubted("a")
     assert play.wait(3) == []
     assert play.passed("a") == [StartCheck("a", number, canary=False)]
+
+
+def test_never_two_checks_of_one_engine_at_once() -> None:
+    play, number = _two()
+    assert StartCheck("a", number, canary=False) in play.wait(15)
+    play.apply(wanted("a", eligible=False))
+    play.apply(wanted("a"))
+    assert play.serving == {"a", "b"}
+    assert play.wait(60) == []
+    play.apply(wanted("a", eligible=False))
+    play.doubted("a")
+    assert play.apply(wanted("a")) == []
+    assert play.state("a") is State.SUSPECT
+    assert play.passed("a") == [StartCheck("a", number, canary=False)]
+
+
+def test_a_suspect_whose_model_the_fleet_has_left_has_no_say_in_the_card() -> None:
+    play = Playbook()
+    play.serve("a")
+    play.apply(wanted("a", eligible=False))
+    play.serve("b", "10.0.0.2:9000", context_length=8192)
+    play.doubted("a")
+    play.apply(wanted("a"))
+    assert play.state("a") is State.SUSPECT
+    assert play.fleet.card is not None
+    assert play.fleet.card.context_length == 8192
+    play.passed("a")
+    assert play.state("a") is State.REFUSED
