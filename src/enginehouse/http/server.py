@@ -17,6 +17,10 @@ from enginehouse.domain.errors import InvalidRequest
 from enginehouse.http.exchange import EXTENSION, Headers
 
 
+_UNSENT = 128 * 1024
+"""Bytes that the kernel may hold for one client beyond what is on the wire."""
+
+
 @dataclass(frozen=True)
 class HttpSettings:
     """Where clients come in, and how the frontend leaves."""
@@ -131,6 +135,13 @@ class DirectProtocol(HttpToolsProtocol):
     server_state: _State
     stream: DirectStream | None = None
     """Of the request that is being answered; pipelined ones wait."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            # Without it the kernel takes megabytes for a client that does not read, and we would notice late.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
 
     def on_headers_complete(self) -> None:
         answering = self.cycle is not None and not self.cycle.response_complete
