@@ -16,7 +16,6 @@ from enginehouse.core.openai.answers import error_body
 from enginehouse.domain.errors import InvalidRequest
 from enginehouse.http.exchange import EXTENSION, Headers
 
-
 _UNSENT = 128 * 1024
 """Bytes that the kernel may hold for one client beyond what is on the wire."""
 

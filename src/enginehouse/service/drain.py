@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from enginehouse.core.membership.roles import Topology
 from enginehouse.service.fleet import Fleet
+from enginehouse.service.generate import NO_HANDOVER
 from enginehouse.service.models import Models
 
 log = structlog.get_logger("enginehouse.shutdown")
@@ -30,7 +32,9 @@ class Readiness:
             for status in (feed.status for feed in self._fleet.view().feeds)
             if not status.synced
         ]
-        if not self._fleet.serving.get():
+        if self._fleet.topology is Topology.DISAGGREGATED:
+            reasons.append(NO_HANDOVER)
+        elif not self._fleet.serving.get():
             reasons.append("no engine serves")
         elif self._models.current is None:
             reasons.append(self._models.problem or "the model's tokenizer is being loaded")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from enginehouse.core.membership.roles import Topology
 from enginehouse.core.retry import may_retry
 from enginehouse.core.routing.candidate import Candidate
 from enginehouse.core.routing.ledger import Ledger
@@ -23,6 +24,8 @@ from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import Member
 
 log = structlog.get_logger("enginehouse.generate")
+
+NO_HANDOVER = "this fleet is disaggregated, and the hand-over from prefill to decode engines is not supported yet"
 
 _TRAILERS_GRACE = 5.0
 """Seconds that an engine may take between the last token and the end of its stream before we end it ourselves."""
@@ -172,6 +175,8 @@ class Generator:
 
         Cancelling it (the client went away) aborts the engine and settles everything.
         """
+        if self._fleet.topology is Topology.DISAGGREGATED:
+            raise NoEngine(NO_HANDOVER)
         settings = self._settings
         excluded: set[tuple[str, int]] = set()
         attempts = 0

@@ -441,6 +441,16 @@ def test_a_fault_of_ours_in_the_answer_reaches_the_request_not_the_link() -> Non
     play(scenario)
 
 
+def test_a_disaggregated_fleet_is_not_served_as_if_it_were_another() -> None:
+    async def main() -> None:
+        fleet = Fleet(FakeEngines(), [], topology="disaggregated", rng=Random(1))
+        generator = Generator(fleet, Ledger(), RequestSettings(), RoutingSettings(), rng=Random(2))
+        with pytest.raises(errors.NoEngine, match="not supported yet"):
+            await generator.run(REQUEST, Sink(), Meter())
+
+    run_virtual(main())
+
+
 def test_requests_are_spread_over_the_fleet() -> None:
     async def scenario(world: World) -> None:
         for process in world.process.values():
