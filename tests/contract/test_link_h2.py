@@ -98,7 +98,7 @@ def test_a_window_that_grows_while_the_request_waits(run: Run) -> None:
         peer.answer(stream, peer.bodies[stream][5:])
 
     async def main() -> None:
-        async with Server(script) as server, linked(server.port) as link:
+        async with Server(script) as server, linked(server.port, stream_window=65_536) as link:
             assert await link.unary(PATH, bytes(50_000), timeout=20) == bytes(50_000)
 
     run(main())
