@@ -111,12 +111,14 @@ class Show:
         got = ((engine_id, seen.requests - before[engine_id]) for engine_id, seen in self.seen.items())
         return ", ".join(f"{engine_id} got {count}" for engine_id, count in got)
 
-    async def busy(self) -> str:
-        """Wait until some engine has a stream in flight; returns its id."""
+    async def long_answer(self, tokens: int) -> tuple[str, asyncio.Task[tuple[int, str | None]]]:
+        """Begin an answer; returns the id of the engine that has taken it up, and the answer to wait for."""
+        before = {engine_id: seen.requests for engine_id, seen in self.seen.items()}
+        story = asyncio.create_task(self.ask(tokens), name="demo-long-answer")
         while True:
-            for engine in self._running.fleet.view().engines:
-                if engine.streams:
-                    return engine.engine_id
+            for engine_id, seen in self.seen.items():
+                if seen.requests > before[engine_id]:
+                    return engine_id, story
             await asyncio.sleep(0.01)
 
     async def table(self) -> None:
@@ -173,8 +175,7 @@ async def _scenes(show: Show, engines: int) -> None:
     newcomer = await show.join()
     print(f"\n{newcomer} joins. Twelve more: {await show.spread(12)}")
 
-    story = asyncio.create_task(show.ask(100), name="demo-long-answer")
-    leaver = await show.busy()
+    leaver, story = await show.long_answer(100)
     show.leave(leaver)
     print(f"\n{leaver} leaves while it streams an answer of 100 tokens. Twelve more: {await show.spread(12)}\n")
     await show.table()

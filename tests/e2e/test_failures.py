@@ -268,7 +268,7 @@ def test_an_engine_that_falls_silent_in_mid_stream_ends_in_an_error(engine: Make
     running = front(*urls(one), "--token-timeout", 0.5)
     answer = ask(running)
     assert (answer.finish, answer.error and answer.error["code"]) == (None, "engine_timeout")
-    assert len(one.seen("abort")) == 1
+    until(lambda: len(one.seen("abort")) == 1)
     running.wait_idle()
 
 
