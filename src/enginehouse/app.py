@@ -76,7 +76,12 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
     )
     ledger = Ledger()
     generator = Generator(fleet, ledger, settings.requests, settings.routing, rng=random)
-    models = Models(fleet, tokenizer_finder(settings.fleet.tokenizer), name=settings.fleet.model)
+    models = Models(
+        fleet,
+        tokenizer_finder(settings.fleet.tokenizer),
+        name=settings.fleet.model,
+        patience=settings.requests.hold_timeout,
+    )
     readiness = Readiness(fleet, models)
     metrics = Metrics(fleet, ready=lambda: not readiness.reasons())
     admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render)

@@ -70,6 +70,14 @@ class RequestTooLarge(EnginehouseError):
     default_code = "request_too_large"
 
 
+class HeadersTooLarge(EnginehouseError):
+    """The head of the request is above the limit."""
+
+    status = 431
+    type = "invalid_request_error"
+    default_code = "headers_too_large"
+
+
 # Capacity.
 
 

@@ -65,6 +65,9 @@ class WholeAnswer(_Counted):
     def text(self) -> str:
         return "".join(self._parts)
 
+    def close(self) -> None:
+        """Nothing to let go of."""
+
 
 class StreamedAnswer(_Counted):
     """Writes each delta to the client's transport from inside the engine's read callback.
@@ -97,9 +100,10 @@ class StreamedAnswer(_Counted):
     def begin(self, call: Call) -> None:
         self._text = self._new_text()
         self.cached_tokens = None
+        self._held = ""
         self._call = call
         if self._stream.paused:
-            call.pause()
+            self._pause()
 
     def push(self, delta: Delta) -> bool:
         text = self._take(delta)
@@ -113,7 +117,8 @@ class StreamedAnswer(_Counted):
         """End an answer that has begun with an error event."""
         self.complete = True
         self._stop_waiting()
-        self._stream.finish(frame)
+        held, self._held = self._held, ""
+        self._stream.finish((self._frames.text(held) if held else b"") + frame)
 
     async def flushed(self) -> None:
         """Wait until a client that did not read has taken the rest. Cutting it instead cancels this request."""
@@ -147,6 +152,7 @@ class StreamedAnswer(_Counted):
             return
         if self._call is not None:
             self._call.pause()
+        self._stop_waiting()
         self._stalled = asyncio.get_running_loop().call_later(self._stalled_timeout, self._stream.abort)
 
     def _resume(self) -> None:

@@ -24,7 +24,7 @@ from enginehouse.core.openai.render import (
 from enginehouse.core.openai.requests import ChatRequest, CompletionRequest
 from enginehouse.core.openai.stops import StopMatcher
 from enginehouse.core.openai.text import AnswerText
-from enginehouse.domain.errors import EnginehouseError, ShuttingDown
+from enginehouse.domain.errors import EnginehouseError, NoEngine, ShuttingDown
 from enginehouse.http.answers import StreamedAnswer, WholeAnswer
 from enginehouse.http.errors import internal_error, respond_error
 from enginehouse.http.exchange import (
@@ -40,7 +40,7 @@ from enginehouse.http.exchange import (
     until_gone,
 )
 from enginehouse.ports import Meters, RequestMeter
-from enginehouse.service.generate import Generator, TokenRequest
+from enginehouse.service.generate import Generator, Outdated, TokenRequest
 from enginehouse.service.models import Models, ServedModel
 
 log = structlog.get_logger("enginehouse.http")
@@ -52,6 +52,9 @@ SSE: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+_ENCODINGS = 3
+"""Times that one request is encoded, when the model's engines are replaced under it."""
+
 JSON: Headers = [(b"content-type", b"application/json")]
 
 
@@ -134,48 +137,32 @@ class Endpoint(Generic[_R]):
         try:
             request = self._shape.parse(body)
             del body  # a prompt may be large, and an answer long
-            model = self._models.find(request.model)
-            card, tokenizer, stops = model.card, model.tokenizer, request.stop
-            token_ids = await self._shape.encode(model, request)
-            max_tokens = plan_max_tokens(
-                request, token_ids, card.context_length, card.max_prompt_tokens, tokenizer.vocab_size
-            )
-            wanted = TokenRequest(token_ids, max_tokens, request.sampling)
-            skip_special, stream_it, include_usage = (
-                request.skip_special_tokens,
-                request.stream,
-                request.include_usage,
-            )
-            del request  # as the body
-
-            def new_text() -> AnswerText:
-                return AnswerText(
-                    tokenizer.decoder(skip_special_tokens=skip_special),
-                    StopMatcher(stops) if stops else None,
-                    wanted.sampling.min_tokens,
-                )
-
             created = int(time.time())
-            if stream_it:
-                frames = self._shape.frames(answer_id, card.model, created, include_usage)
-                answer = StreamedAnswer(
-                    new_text,
-                    len(token_ids),
-                    meter,
-                    stream,
-                    frames,
-                    [*SSE, *headers],
-                    self._limits.stalled_client_timeout,
-                )
-                await self._generator.run(wanted, answer, meter)
+            for _ in range(_ENCODINGS):
+                model = await self._models.find(request.model)
+                wanted = await self._encode(request, model)
+                new_text = _text_maker(request, model)
+                prompt_tokens = len(wanted.token_ids)
+                if request.stream:
+                    frames = self._shape.frames(answer_id, model.card.model, created, request.include_usage)
+                    stalled = self._limits.stalled_client_timeout
+                    answer = StreamedAnswer(new_text, prompt_tokens, meter, stream, frames, [*SSE, *headers], stalled)
+                else:
+                    answer = WholeAnswer(new_text, prompt_tokens, meter)
+                try:
+                    await self._generator.run(wanted, answer, meter)
+                    break
+                except Outdated:  # engines of another generation took over since: encode for them
+                    answer.close()
+            else:
+                raise NoEngine("the engines of this model are being replaced; try again", retry_after=1)
+            if isinstance(answer, StreamedAnswer):
                 await answer.flushed()
             else:
-                answer = WholeAnswer(new_text, len(token_ids), meter)
-                await self._generator.run(wanted, answer, meter)
                 assert answer.finish is not None
                 whole = self._shape.whole(
                     answer_id,
-                    card.model,
+                    model.card.model,
                     created,
                     answer.text,
                     answer.finish,
@@ -196,8 +183,16 @@ class Endpoint(Generic[_R]):
             log.exception("request failed by a fault of ours", request=answer_id)
             await self._fail(internal_error(), answer, send, headers, meter, answer_id)
         finally:
-            if isinstance(answer, StreamedAnswer):
+            if answer is not None:
                 answer.close()
+
+    async def _encode(self, request: _R, model: ServedModel) -> TokenRequest:
+        card = model.card
+        token_ids = await self._shape.encode(model, request)
+        max_tokens = plan_max_tokens(
+            request, token_ids, card.context_length, card.max_prompt_tokens, model.tokenizer.vocab_size
+        )
+        return TokenRequest(token_ids, max_tokens, request.sampling, lambda: self._models.fits(model))
 
     async def _fail(
         self,
@@ -224,6 +219,15 @@ class Endpoint(Generic[_R]):
                 answer.fail(error_frame(error))
         else:
             await respond_error(send, error, headers)
+
+
+def _text_maker(request: ChatRequest | CompletionRequest, model: ServedModel) -> Callable[[], AnswerText]:
+    """For each attempt its own text: what a failed one held back must not come out of the next."""
+    tokenizer, skip, stops = model.tokenizer, request.skip_special_tokens, request.stop
+    min_tokens = request.sampling.min_tokens
+    return lambda: AnswerText(
+        tokenizer.decoder(skip_special_tokens=skip), StopMatcher(stops) if stops else None, min_tokens
+    )
 
 
 def _client_id(scope: Scope) -> bytes | None:

@@ -56,6 +56,12 @@ class TokenRequest:
     token_ids: Sequence[int]
     max_tokens: int
     sampling: Sampling
+    fits: Callable[[], bool] = lambda: True
+    """Whether the engines of now still take these ids: another generation may have another tokenizer."""
+
+
+class Outdated(Exception):
+    """Between encoding and dispatch the engines were replaced by such as need the prompt encoded anew."""
 
 
 class Answer(Protocol):
@@ -171,7 +177,7 @@ class Generator:
         self._candidates: tuple[Candidate, ...] = ()
 
     async def run(self, request: TokenRequest, answer: Answer, meter: RequestMeter) -> Outcome:
-        """Bring one whole answer, or raise: EngineError (the last attempt's), NoEngine, Overloaded.
+        """Bring one whole answer, or raise: EngineError (the last attempt's), NoEngine, Overloaded, Outdated.
 
         Cancelling it (the client went away) aborts the engine and settles everything.
         """
@@ -198,6 +204,8 @@ class Generator:
                 if not await self._changed(seen, hold_until - loop.time()):
                     raise NoEngine("no engine can take a request for this model now", retry_after=1) from None
                 continue
+            if not request.fits():
+                raise Outdated
             member = self._members[decision.chosen.member]
             excluded.add((member.engine_id, member.incarnation))
             attempt = _Attempt(answer, loop)

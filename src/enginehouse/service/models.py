@@ -14,6 +14,7 @@ from enginehouse.domain.errors import EngineError, ModelNotFound, NoEngine
 from enginehouse.ports import Tokenizer
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import Member
+from enginehouse.service.watch import Watch
 
 log = structlog.get_logger("enginehouse.models")
 
@@ -38,70 +39,104 @@ class ServedModel:
 class Models:
     """Follows the fleet's model card and keeps the tokenizer that fits it.
 
-    The model stays known when its last engine goes: its requests then get 503, not 404.
+    The model stays known when its last engine goes: its requests then get 503, not 404. When engines of another
+    generation take over, nothing is encoded for them with the old one's tokenizer.
     """
 
-    def __init__(self, fleet: Fleet, load: LoadTokenizer, *, name: str | None, retry_after: float = 5.0) -> None:
+    def __init__(
+        self, fleet: Fleet, load: LoadTokenizer, *, name: str | None, patience: float = 1.0, retry_after: float = 5.0
+    ) -> None:
+        """patience: seconds that a request waits for a tokenizer; retry_after: between two tries to load one."""
         self._fleet = fleet
         self._load = load
         self._name = name
+        self._patience = patience
         self._retry_after = retry_after
-        self.current: ServedModel | None = None
-        self.problem: str | None = None
-        """Why the model cannot be served though engines are there."""
+        self._loaded: Watch[ServedModel | None] = Watch(None)
+        self._problem: str | None = None
+        self._tries = 0
 
-    def find(self, name: str) -> ServedModel:
+    @property
+    def current(self) -> ServedModel | None:
+        """The model, if its tokenizer is the one that the engines of now need."""
+        model, card = self._loaded.get(), self._fleet.card.get()
+        if model is None or card is None or model.card == card:
+            return model
+        return replace(model, card=card) if _serves(model, card) else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the model cannot be served though engines are there."""
+        return None if self.current is not None else self._problem
+
+    def fits(self, model: ServedModel) -> bool:
+        """Whether what was encoded with this model's tokenizer may be sent to the engines of now."""
+        card = self._fleet.card.get()
+        return card is None or _serves(model, card)
+
+    async def find(self, name: str) -> ServedModel:
         """The model of this name. Raises ModelNotFound, or NoEngine while it is known but cannot be served yet."""
-        current = self.current
-        if current is not None:
-            if current.card.answers_to(name):
-                return current
-            raise ModelNotFound(
-                f"The model {name!r} does not exist. This frontend serves {current.card.model!r}.", param="model"
-            )
-        if self._name is not None and name != self._name:
-            raise ModelNotFound(
-                f"The model {name!r} does not exist. This frontend serves {self._name!r}.", param="model"
-            )
-        raise NoEngine(self.problem or "no engine has joined yet", retry_after=2)
+        known = self._known()
+        if known is None:
+            raise NoEngine("no engine has joined yet", retry_after=2)
+        if name != known and not (self._card() or ModelCard(known)).answers_to(name):
+            raise ModelNotFound(f"The model {name!r} does not exist. This frontend serves {known!r}.", param="model")
+        try:
+            async with asyncio.timeout(self._patience):
+                while (model := self.current) is None:
+                    await self._loaded.changed(self._loaded.version)
+                return model
+        except TimeoutError:
+            problem = self._problem or "no engine has joined yet, or the model's tokenizer is still being loaded"
+            raise NoEngine(problem, retry_after=2) from None
 
     async def run(self) -> None:
         """Until cancelled: load the tokenizer of each new card, trying again while that fails."""
         while True:
-            card_version = self._fleet.card.version
+            version = self._fleet.card.version
             card = self._fleet.card.get()
             wait: float | None = None
-            if card is not None and not self._fits(card):
+            if card is not None:
                 try:
                     await self._take(card)
                 except (TokenizerUnavailable, EngineError) as error:
-                    self.problem = f"the tokenizer of {card.model!r} cannot be loaded: {error}"
+                    self._problem = f"the tokenizer of {card.model!r} cannot be loaded: {error}"
                     log.warning("tokenizer unavailable", model=card.model, reason=str(error))
                     wait = self._retry_after
             try:
                 async with asyncio.timeout(wait):
-                    await self._fleet.card.changed(card_version)
+                    await self._fleet.card.changed(version)
             except TimeoutError:
                 continue
 
-    def _fits(self, card: ModelCard) -> bool:
-        return self.current is not None and self.current.card == card
+    def _card(self) -> ModelCard | None:
+        """That of the engines of now, else of the last there were."""
+        loaded = self._loaded.get()
+        return self._fleet.card.get() or (loaded.card if loaded else None)
+
+    def _known(self) -> str | None:
+        card = self._card()
+        return card.model if card is not None else self._name
 
     async def _take(self, card: ModelCard) -> None:
-        before = self.current
+        before = self._loaded.get()
         if before is not None and _serves(before, card):
-            self.current = replace(before, card=card)
+            self._loaded.publish(replace(before, card=card))
             return
         members = self._fleet.serving.get()
-        tokenizer = await self._load(card, members[0] if members else None)
-        self.current = ServedModel(card, tokenizer, int(time.time()))
-        self.problem = None
+        member = members[self._tries % len(members)] if members else None
+        self._tries += 1  # another engine next time: this one's may be what is broken
+        tokenizer = await self._load(card, member)
+        if card.tokenizer_digest not in (None, tokenizer.digest):
+            log.warning("tokenizer differs from the engines' own", ours=tokenizer.digest, theirs=card.tokenizer_digest)
+        self._problem = None
+        self._loaded.publish(ServedModel(card, tokenizer, int(time.time())))
         log.info("model ready", model=card.model, context_length=card.context_length, vocabulary=tokenizer.vocab_size)
 
 
-def _serves(before: ServedModel, card: ModelCard) -> bool:
-    """Whether the tokenizer that we have is the one of this card."""
+def _serves(model: ServedModel, card: ModelCard) -> bool:
+    """Whether this model's tokenizer, which was found for its card, is the one for this card."""
+    old = model.card
     if card.tokenizer_digest is not None:
-        return card.tokenizer_digest == before.tokenizer.digest
-    old = before.card
+        return card.tokenizer_digest in (old.tokenizer_digest, model.tokenizer.digest)
     return (card.model, card.tokenizer_path, card.model_path) == (old.model, old.tokenizer_path, old.model_path)

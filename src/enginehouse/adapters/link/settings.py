@@ -24,9 +24,9 @@ class LinkSettings:
     max_connections: int = 32
     """Connections to one engine at most, when it allows fewer concurrent streams than are needed; then calls queue."""
     stream_window: int = 16 * 1024
-    """Bytes that one call may receive ahead of what was granted, some hundred tokens. It bounds what a client that reads
-    slowly costs, and the tokens of running answers that a new request's first token has to wait behind when this
-    frontend is the bottleneck: with 64 KiB that wait was ten times longer and throughput lower."""
+    """Bytes that one call may receive ahead of what was granted, some hundred tokens. It bounds what a client that
+    reads slowly costs, and the tokens of running answers that a new request's first token waits behind when this
+    frontend is the bottleneck: with 64 KiB that wait was ten times longer, and throughput lower."""
     connection_window: int = 16 * 1024 * 1024
     """Bytes that one connection may receive ahead of what was granted: never the limit, with this many calls."""
     receive_limit: int = 256 * 1024 * 1024
