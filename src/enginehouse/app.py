@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -85,7 +86,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
     readiness = Readiness(fleet, models)
     metrics = Metrics(fleet, ready=lambda: not readiness.reasons())
     admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render)
-    limits = EdgeLimits(settings.http.max_body_bytes, settings.requests.stalled_client_timeout)
+    limits = EdgeLimits(settings.http.max_body_bytes, settings.http.body_timeout)
     server = HttpServer(build(models, generator, metrics.requests, admin, limits), settings.http)
 
     await server.start()
@@ -129,6 +130,8 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the second one cuts what the first one waits for. Returns the exit status."""
     setup_logs(settings.logs)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection each: the usual 1,024 are soon used up
     try:
         return uvloop.run(_serve(settings))
     except (OSError, InvalidTarget, KubeConfigError) as error:

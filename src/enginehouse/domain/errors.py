@@ -70,6 +70,14 @@ class RequestTooLarge(EnginehouseError):
     default_code = "request_too_large"
 
 
+class RequestTimeout(EnginehouseError):
+    """The client takes too long to send its request."""
+
+    status = 408
+    type = "invalid_request_error"
+    default_code = "request_timeout"
+
+
 class HeadersTooLarge(EnginehouseError):
     """The head of the request is above the limit."""
 

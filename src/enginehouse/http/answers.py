@@ -65,15 +65,12 @@ class WholeAnswer(_Counted):
     def text(self) -> str:
         return "".join(self._parts)
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
 
 class StreamedAnswer(_Counted):
     """Writes each delta to the client's transport from inside the engine's read callback.
 
     While the client does not read, text is merged and held here and the engine's stream is granted no more window: what
-    can arrive is bounded by the window granted already. A client that stays away too long is cut.
+    can arrive is bounded by the window granted already. A client that stays away too long is cut by the server.
     """
 
     def __init__(
@@ -84,14 +81,11 @@ class StreamedAnswer(_Counted):
         stream: Stream,
         frames: AnswerStream,
         headers: Headers,
-        stalled_timeout: float,
     ) -> None:
         super().__init__(new_text, prompt_tokens, meter)
         self._stream = stream
         self._frames = frames
         self._headers = headers
-        self._stalled_timeout = stalled_timeout
-        self._stalled: asyncio.TimerHandle | None = None
         self._call: Call | None = None
         self._held = ""
         self.complete = False
@@ -116,7 +110,6 @@ class StreamedAnswer(_Counted):
     def fail(self, frame: bytes) -> None:
         """End an answer that has begun with an error event."""
         self.complete = True
-        self._stop_waiting()
         held, self._held = self._held, ""
         self._stream.finish((self._frames.text(held) if held else b"") + frame)
 
@@ -152,28 +145,16 @@ class StreamedAnswer(_Counted):
             return
         if self._call is not None:
             self._call.pause()
-        self._stop_waiting()
-        self._stalled = asyncio.get_running_loop().call_later(self._stalled_timeout, self._stream.abort)
 
     def _resume(self) -> None:
-        self._stop_waiting()
         if self.complete:
             return
         held, self._held = self._held, ""
         if held or self.finish is not None:
             self._write(held)
-        if self._call is not None and not self.complete:
+        if self._call is not None and not self.complete and not self._stream.paused:
             self._call.resume()
         if self.complete and self._room is not None and not self._room.done():
             self._room.set_result(None)
 
     _room: asyncio.Future[None] | None = None
-
-    def _stop_waiting(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
-
-    def close(self) -> None:
-        """No timer of ours outlives the request."""
-        self._stop_waiting()

@@ -63,7 +63,7 @@ class EdgeLimits:
     """What the edge needs of the settings."""
 
     max_body_bytes: int
-    stalled_client_timeout: float
+    body_timeout: float
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class Endpoint(Generic[_R]):
         answer_id = f"{self._shape.prefix}-{uuid.uuid4().hex}"
         headers: Headers = [(b"x-request-id", _client_id(scope) or answer_id.encode())]
         try:
-            body = await read_body(scope, receive, self._limits.max_body_bytes)
+            body = await read_body(scope, receive, self._limits.max_body_bytes, self._limits.body_timeout)
         except ClientGone:
             meter.end(499)
             return
         except EnginehouseError as error:
             meter.end(error.status, error.code)
-            await respond_error(send, error, [*headers, (b"connection", b"close")])
+            await respond_error(send, error, headers)  # the rest of the body is read and dropped
             return
         stream = open_stream(scope, receive, send)
         try:
@@ -145,15 +145,14 @@ class Endpoint(Generic[_R]):
                 prompt_tokens = len(wanted.token_ids)
                 if request.stream:
                     frames = self._shape.frames(answer_id, model.card.model, created, request.include_usage)
-                    stalled = self._limits.stalled_client_timeout
-                    answer = StreamedAnswer(new_text, prompt_tokens, meter, stream, frames, [*SSE, *headers], stalled)
+                    answer = StreamedAnswer(new_text, prompt_tokens, meter, stream, frames, [*SSE, *headers])
                 else:
                     answer = WholeAnswer(new_text, prompt_tokens, meter)
                 try:
                     await self._generator.run(wanted, answer, meter)
                     break
                 except Outdated:  # engines of another generation took over since: encode for them
-                    answer.close()
+                    continue
             else:
                 raise NoEngine("the engines of this model are being replaced; try again", retry_after=1)
             if isinstance(answer, StreamedAnswer):
@@ -182,9 +181,6 @@ class Endpoint(Generic[_R]):
         except Exception:
             log.exception("request failed by a fault of ours", request=answer_id)
             await self._fail(internal_error(), answer, send, headers, meter, answer_id)
-        finally:
-            if answer is not None:
-                answer.close()
 
     async def _encode(self, request: _R, model: ServedModel) -> TokenRequest:
         card = model.card

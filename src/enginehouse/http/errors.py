@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -11,6 +12,10 @@ from starlette.responses import Response
 from enginehouse.core.openai.answers import error_body
 from enginehouse.domain.errors import EnginehouseError, MethodNotAllowed, NotFound
 from enginehouse.http.exchange import Headers, Send, respond
+from enginehouse.ports import Meters
+
+_SHOWN = 256
+"""Characters of a path of the client's that its error repeats."""
 
 
 class InternalError(EnginehouseError):
@@ -32,15 +37,26 @@ async def respond_error(send: Send, error: EnginehouseError, headers: Headers) -
     await respond(send, error.status, error_body(error), [*extra, *headers])
 
 
-async def http_exception(request: Request, error: Exception) -> Response:
-    """What the router itself refuses: unknown paths and methods."""
+def refusals(meters: Meters) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Handler of what the router itself refuses: unknown paths and methods. Counted under one name."""
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        response = _refusal(request, error)
+        meters.begin("other").end(response.status_code)
+        return response
+
+    return refuse
+
+
+def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     known: EnginehouseError
+    path = request.url.path[:_SHOWN]
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        known = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; allowed: {allowed}")
+        known = MethodNotAllowed(f"{request.method} is not allowed on {path}; allowed: {allowed}")
     else:
-        known = NotFound(f"no such path: {request.url.path}")
+        known = NotFound(f"no such path: {path}")
     return Response(error_body(known), known.status, headers=dict(error.headers or {}), media_type="application/json")
 
 
@@ -49,4 +65,6 @@ async def unexpected(request: Request, error: Exception) -> Response:
     return Response(error_body(internal_error()), 500, media_type="application/json")
 
 
-HANDLERS: dict[Any, Any] = {HTTPException: http_exception, Exception: unexpected}
+def handlers(meters: Meters) -> dict[Any, Any]:
+    """For the application: exception class to handler."""
+    return {HTTPException: refusals(meters), Exception: unexpected}

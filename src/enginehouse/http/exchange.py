@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
-from enginehouse.domain.errors import RequestTooLarge
+from enginehouse.domain.errors import RequestTimeout, RequestTooLarge
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -42,9 +42,6 @@ class Stream(Protocol):
     def on_gone(self, callback: Callable[[], None] | None) -> None:
         """Call back when the client goes away before the end of its answer, at once if it has gone already."""
 
-    def abort(self) -> None:
-        """Cut the connection."""
-
     async def close(self) -> None:
         """Let go of everything; what was written is on its way first."""
 
@@ -53,8 +50,16 @@ class ClientGone(Exception):
     """The client closed the connection before it had its answer."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole request body. Raises RequestTooLarge above `limit` bytes, ClientGone."""
+async def read_body(scope: Scope, receive: Receive, limit: int, timeout: float) -> bytes:
+    """The whole request body. Raises RequestTooLarge above `limit` bytes, RequestTimeout, ClientGone."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await _read_body(scope, receive, limit)
+    except TimeoutError:
+        raise RequestTimeout(f"the body did not arrive within {timeout:g} s") from None
+
+
+async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise RequestTooLarge(f"the body has {int(value)} bytes; at most {limit} are taken")
@@ -158,10 +163,6 @@ class AsgiStream:
         self._on_gone = callback
         if callback is not None and self._gone:
             callback()
-
-    def abort(self) -> None:
-        self._pump.cancel()
-        self._leave()
 
     async def close(self) -> None:
         self._listener.cancel()

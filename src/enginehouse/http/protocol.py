@@ -23,6 +23,8 @@ _UNSENT = 128 * 1024
 """Bytes that the kernel may hold for one client beyond what is on the wire."""
 _MAX_HEAD = 64 * 1024
 """Bytes of a request line and its headers."""
+_MAX_PIPELINE = 8
+"""Requests that may wait behind the one that is answered before the connection is read no further."""
 
 
 class BadFraming(Exception):
@@ -60,7 +62,7 @@ class DirectStream:
         self._head = b"".join(parts)
 
     def write(self, data: bytes) -> None:
-        if not self._cycle.disconnected:
+        if data and not self._cycle.disconnected:  # an empty chunk would end the body
             head, self._head = self._head, b""
             self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data) if self._chunked else head + data)
 
@@ -96,9 +98,6 @@ class DirectStream:
             if self._cycle.disconnected:
                 callback()
 
-    def abort(self) -> None:
-        self._transport.abort()
-
     async def close(self) -> None:
         self._on_pause = self._on_resume = self._on_gone = None
 
@@ -126,6 +125,11 @@ class ConnectionsState(ServerState):
     leaving = False
     """Every answer from now on says `Connection: close`."""
 
+    def __init__(self, head_timeout: float, stalled_client_timeout: float) -> None:
+        super().__init__()
+        self.head_timeout = head_timeout
+        self.stalled_client_timeout = stalled_client_timeout
+
 
 class DirectProtocol(HttpToolsProtocol):
     """Adds the stream extension, and errors in the shape that clients of this API parse."""
@@ -135,6 +139,9 @@ class DirectProtocol(HttpToolsProtocol):
     """Of the request that is being answered; pipelined ones wait."""
     _in_head = True
     _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _unread = 0
     _declining = False
     """A parser is being told again what was said of a request whose upgrade is ignored."""
 
@@ -146,11 +153,14 @@ class DirectProtocol(HttpToolsProtocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             # Without it the kernel takes megabytes for a client that does not read, and we would notice late.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+        self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         if self._in_head:
             self._head_bytes += len(data)
+            if self._head_timer is None:
+                self._wait_for_head()
         try:
             while data:
                 try:
@@ -182,6 +192,7 @@ class DirectProtocol(HttpToolsProtocol):
             return
         self._check_framing()
         self._in_head, self._head_bytes = False, 0
+        self._head_is_here()
         answering = self.cycle is not None and not self.cycle.response_complete
         super().on_headers_complete()
         if self.server_state.leaving:
@@ -190,6 +201,8 @@ class DirectProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
         if not answering:
             self.stream = stream
+        elif len(self.pipeline) < _MAX_PIPELINE:
+            self.flow.resume_reading()  # else the end of a client that pipelines would go unnoticed
 
     def on_message_complete(self) -> None:
         if self._declining or (self.parser.should_upgrade() and self._has_body()):
@@ -207,14 +220,24 @@ class DirectProtocol(HttpToolsProtocol):
         super().pause_writing()
         if self.stream is not None:
             self.stream.set_paused(True)
+        self._unread = self.transport.get_write_buffer_size()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self.server_state.stalled_client_timeout, self._still_stalled)
 
     def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
         super().resume_writing()
         if self.stream is not None:
             self.stream.set_paused(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_here()
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        if self._stalled is not None:
+            self._stalled.cancel()
         if self.stream is not None:
             self.stream.lost()
 
@@ -223,6 +246,23 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.abort()  # answered long ago and never read: closing in good order would wait for ever
         else:
             super().timeout_keep_alive_handler()
+
+    def _still_stalled(self) -> None:
+        """The client has had its time: unless it has read something, cut it, whatever kind of answer it leaves."""
+        unread = self.transport.get_write_buffer_size()
+        if unread < self._unread:
+            self._unread = unread
+            self._stalled = self.loop.call_later(self.server_state.stalled_client_timeout, self._still_stalled)
+        else:
+            self.transport.abort()
+
+    def _wait_for_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.server_state.head_timeout, self.transport.abort)
+
+    def _head_is_here(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def _check_framing(self) -> None:
         """Raise BadFraming for what proxies and servers are known to understand differently."""

@@ -7,7 +7,7 @@ from starlette.routing import Route
 
 from enginehouse.http.admin import Admin
 from enginehouse.http.completions import CHAT, COMPLETION, EdgeLimits, Endpoint
-from enginehouse.http.errors import HANDLERS
+from enginehouse.http.errors import handlers
 from enginehouse.ports import Meters
 from enginehouse.service.generate import Generator
 from enginehouse.service.models import Models
@@ -29,7 +29,7 @@ def build(models: Models, generator: Generator, meters: Meters, admin: Admin, li
             Route("/metrics", admin.metrics),
             Route("/engines", admin.engines),
         ],
-        exception_handlers=HANDLERS,
+        exception_handlers=handlers(meters),
     )
     app.router.redirect_slashes = False
     return app

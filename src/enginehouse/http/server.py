@@ -11,6 +11,9 @@ from uvicorn.config import Config
 
 from enginehouse.http.protocol import ConnectionsState, DirectProtocol
 
+_LAST_WORDS = 1.0
+"""Seconds for telling clients that are cut why."""
+
 
 @dataclass(frozen=True)
 class HttpSettings:
@@ -22,6 +25,12 @@ class HttpSettings:
     """TCP port; 0 takes a free one."""
     max_body_bytes: int = 32 * 1024 * 1024
     """Largest request body; above it 413."""
+    head_timeout: float = 30.0
+    """Seconds that a client has from connecting, or from the first byte of a request, to the end of its headers."""
+    body_timeout: float = 60.0
+    """Seconds that a client has for the body of its request; then 408."""
+    stalled_client_timeout: float = 30.0
+    """Seconds that a client may read nothing, with every buffer on the way to it full, before it is cut off."""
     keep_alive_timeout: float = 75.0
     """Seconds that an idle client connection is kept."""
     backlog: int = 2048
@@ -50,7 +59,7 @@ class HttpServer:
             proxy_headers=False,
             timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]
         )
-        self._state = ConnectionsState()
+        self._state = ConnectionsState(settings.head_timeout, settings.stalled_client_timeout)
         self._server: asyncio.Server | None = None
         self.port = settings.port
 
@@ -99,7 +108,12 @@ class HttpServer:
         for task in cut:
             task.cancel()
         if cut:
-            await asyncio.wait(cut)
+            await asyncio.wait(cut, timeout=_LAST_WORDS)
         for connection in list(self._state.connections):
-            connection.transport.close()
+            if connection.transport.get_write_buffer_size():
+                connection.transport.abort()  # who does not read would be waited for
+            else:
+                connection.transport.close()
+        if left_over := set(self._state.tasks):
+            await asyncio.wait(left_over, timeout=_LAST_WORDS)
         return len(cut)

@@ -45,8 +45,6 @@ class RequestSettings:
     hold_timeout: float = 1.0
     """Seconds that a request waits for an engine when the fleet has none, so that the moment between two generations of
     a rolling update costs no errors; then 503."""
-    stalled_client_timeout: float = 30.0
-    """Seconds that a client may leave its answer unread, with every buffer on the way full, before it is cut off."""
 
 
 @dataclass(frozen=True, slots=True)

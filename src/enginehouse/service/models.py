@@ -22,6 +22,10 @@ LoadTokenizer = Callable[[ModelCard, Member | None], Awaitable[Tokenizer]]
 """Finds and loads the tokenizer for a card; the member may hand out files. Raises TokenizerUnavailable."""
 
 
+_SHOWN = 128
+"""Characters of a name of the client's that its error repeats."""
+
+
 class TokenizerUnavailable(Exception):
     """No tokenizer for a model; the text says what was tried and what would help."""
 
@@ -80,15 +84,16 @@ class Models:
         if known is None:
             raise NoEngine("no engine has joined yet", retry_after=2)
         if name != known and not (self._card() or ModelCard(known)).answers_to(name):
-            raise ModelNotFound(f"The model {name!r} does not exist. This frontend serves {known!r}.", param="model")
+            raise ModelNotFound(
+                f"The model {name[:_SHOWN]!r} does not exist. This frontend serves {known!r}.", param="model"
+            )
         try:
             async with asyncio.timeout(self._patience):
                 while (model := self.current) is None:
                     await self._loaded.changed(self._loaded.version)
                 return model
         except TimeoutError:
-            problem = self._problem or "no engine has joined yet, or the model's tokenizer is still being loaded"
-            raise NoEngine(problem, retry_after=2) from None
+            raise NoEngine(f"the tokenizer of {known!r} is not there yet", retry_after=2) from None
 
     async def run(self) -> None:
         """Until cancelled: load the tokenizer of each new card, trying again while that fails."""

@@ -3,10 +3,13 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from enginehouse.domain.errors import RequestTimeout
+from enginehouse.http.errors import respond_error
 from enginehouse.http.exchange import (
     ClientGone,
     Receive,
@@ -26,14 +29,15 @@ Handler = Callable[[Stream, bytes, Scope, Send], Awaitable[None]]
 class Server:
     """Runs a handler behind the real server on a free port, and notes what became of each request."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, **settings: float) -> None:
         self.outcomes: asyncio.Queue[str] = asyncio.Queue()
         self._handler = handler
-        self.http = HttpServer(self._app, HttpSettings(port=0, keep_alive_timeout=30))
+        self._settings = HttpSettings(port=0, **settings)  # type: ignore[arg-type]
+        self.http = HttpServer(self._app, self._settings)
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            body = await read_body(scope, receive, 1 << 24)
+            body = await read_body(scope, receive, 1 << 24, self._settings.body_timeout)
             stream = open_stream(scope, receive, send)
             try:
                 await until_gone(stream, self._handler(stream, body, scope, send))
@@ -42,6 +46,9 @@ class Server:
             self.outcomes.put_nowait("done")
         except ClientGone:
             self.outcomes.put_nowait("gone")
+        except RequestTimeout as error:
+            self.outcomes.put_nowait("late")
+            await respond_error(send, error, [])
 
     async def __aenter__(self) -> "Server":
         await self.http.start()
@@ -72,9 +79,9 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
     return int(head[0].split()[1]), headers, body
 
 
-def run(handler: Handler, scenario: Callable[[Server], Awaitable[Any]]) -> None:
+def run(handler: Handler, scenario: Callable[[Server], Awaitable[Any]], **settings: float) -> None:
     async def main() -> None:
-        async with Server(handler) as server, asyncio.timeout(30):
+        async with Server(handler, **settings) as server, asyncio.timeout(30):
             await scenario(server)
 
     asyncio.run(main())
@@ -175,12 +182,12 @@ def test_s2_a_client_that_does_not_read_pauses_the_stream_and_resumes_it() -> No
     run(flood, scenario)
 
 
-def test_a_stalled_client_can_be_cut() -> None:
+def test_s2_a_client_that_stays_away_is_cut() -> None:
     async def flood(stream: Stream, body: bytes, scope: Scope, send: Send) -> None:
-        stream.watch(stream.abort, lambda: None)
         stream.start(200, [])
         while True:
-            stream.write(b"x" * 10_000)
+            if not stream.paused:
+                stream.write(b"x" * 10_000)
             await asyncio.sleep(0)
 
     async def scenario(server: Server) -> None:
@@ -190,7 +197,7 @@ def test_a_stalled_client_can_be_cut() -> None:
         assert await server.outcomes.get() == "gone"
         writer.close()
 
-    run(flood, scenario)
+    run(flood, scenario, stalled_client_timeout=0.2)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +209,11 @@ def test_a_stalled_client_can_be_cut() -> None:
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
         b"nonsense\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
     ],
 )
 def test_s8_malformed_framing_is_answered_400_in_the_envelope_and_closed(request_bytes: bytes) -> None:
@@ -270,3 +282,167 @@ def test_a_whole_answer_with_its_length() -> None:
         writer.close()
 
     run(whole, scenario)
+
+
+@pytest.mark.parametrize("split", [0, 1, 40, 200])
+def test_s8_a_request_that_asks_for_an_upgrade_is_served_as_it_is(split: int) -> None:
+    """Java's client asks for HTTP/2 in passing; what follows the head is the body, not another request."""
+
+    async def scenario(server: Server) -> None:
+        reader, writer = await server.connect()
+        body = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+        request = post(body, extra="Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n")
+        if split:
+            writer.write(request[:-split] if split < len(request) else request[:1])
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            writer.write(request[-split:] if split < len(request) else request[1:])
+        else:
+            writer.write(request)
+        assert (await answer(reader))[2] == b"<" + body + b">"
+        writer.write(post(b"next"))
+        assert (await answer(reader))[2] == b"<next>"
+        writer.close()
+
+    run(echo, scenario)
+
+
+def test_s8_an_upgrade_without_a_body_is_declined_too() -> None:
+    async def scenario(server: Server) -> None:
+        reader, writer = await server.connect()
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + post(b"next"))
+        assert (await answer(reader))[2] == b"<>"
+        assert (await answer(reader))[2] == b"<next>"
+        writer.close()
+
+    run(echo, scenario)
+
+
+@pytest.mark.parametrize("lines", [b"X: " + b"x" * 200_000, b"X: y\r\n" * 20_000])
+def test_s2_a_head_without_end_is_refused(lines: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        reader, writer = await server.connect()
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n" + lines)
+        status, _, body = await answer(reader)
+        assert (status, json.loads(body)["error"]["code"]) == (431, "headers_too_large")
+        writer.close()
+
+    run(echo, scenario)
+
+
+def test_s2_a_large_body_is_no_large_head() -> None:
+    async def scenario(server: Server) -> None:
+        reader, writer = await server.connect()
+        for _ in range(3):
+            writer.write(post(b"x" * 1_000_000))
+            assert len((await answer(reader))[2]) == 1_000_002
+        writer.close()
+
+    run(echo, scenario)
+
+
+def test_a_client_that_never_finishes_its_head_is_cut() -> None:
+    async def scenario(server: Server) -> None:
+        silent, one = await server.connect()
+        begun, two = await server.connect()
+        two.write(b"POST / HTTP/1.1\r\nHo")
+        assert await silent.read() == b""
+        with suppress(ConnectionResetError):  # an end in good order, or not, as the kernel sees fit
+            assert await begun.read() == b""
+        one.close()
+        two.close()
+
+    run(echo, scenario, head_timeout=0.1)
+
+
+def test_a_client_that_never_finishes_its_body_is_told() -> None:
+    async def scenario(server: Server) -> None:
+        reader, writer = await server.connect()
+        writer.write(post(b"x" * 100)[:-1])
+        status, _, body = await answer(reader)
+        assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
+        writer.close()
+
+    run(echo, scenario, body_timeout=0.1)
+
+
+async def large(stream: Stream, body: bytes, scope: Scope, send: Send) -> None:
+    await respond(send, 200, bytes(8_000_000), [])
+
+
+def test_s2_an_unread_answer_of_any_kind_gets_its_client_cut() -> None:
+    async def scenario(server: Server) -> None:
+        _, writer = await server.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(post() + post() + post())
+        assert await server.outcomes.get() == "done"
+        while server.http.connections or server.http.running:
+            await asyncio.sleep(0.01)
+        writer.close()
+
+    run(large, scenario, stalled_client_timeout=0.2)
+
+
+def test_s2_a_stream_behind_an_unread_answer_starts_paused_and_is_cut() -> None:
+    states: list[bool] = []
+
+    async def mixed(stream: Stream, body: bytes, scope: Scope, send: Send) -> None:
+        if body == b"large":
+            await large(stream, body, scope, send)
+        else:
+            states.append(stream.paused)
+            await asyncio.Event().wait()
+
+    async def scenario(server: Server) -> None:
+        _, writer = await server.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(post(b"large") + post(b"stream"))
+        assert await server.outcomes.get() == "done"
+        assert await server.outcomes.get() == "gone"
+        assert states == [True]
+        writer.close()
+
+    run(mixed, scenario, stalled_client_timeout=0.2)
+
+
+def test_s1_a_client_that_pipelines_and_leaves_is_noticed() -> None:
+    begun = asyncio.Event()
+
+    async def silent(stream: Stream, body: bytes, scope: Scope, send: Send) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def scenario(server: Server) -> None:
+        _, writer = await server.connect()
+        writer.write(post(b"a") + post(b"b"))
+        await begun.wait()
+        writer.close()
+        assert await server.outcomes.get() == "gone"
+
+    run(silent, scenario)
+
+
+def test_m15_a_client_that_does_not_read_does_not_hold_the_stop() -> None:
+    async def scenario(server: Server) -> None:
+        _, writer = await server.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(post() * 4)
+        assert await server.outcomes.get() == "done"
+        await server.http.close(0.1)
+        while server.http.connections:
+            await asyncio.sleep(0.01)
+        writer.close()
+
+    run(large, scenario)
+
+
+def test_a_stream_for_http_1_0_ends_with_the_connection() -> None:
+    async def scenario(server: Server) -> None:
+        reader, writer = await server.connect()
+        writer.write(b"POST / HTTP/1.0\r\nContent-Length: 1\r\nConnection: keep-alive\r\n\r\nx")
+        head, body = (await reader.read()).split(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert body == b"<x>"
+        writer.close()
+
+    run(echo, scenario)
