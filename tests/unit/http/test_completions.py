@@ -36,7 +36,9 @@ TOKENIZER = load_tokenizer(str(Path(enginehouse.mock.__file__).parent / "model")
 class Edge:
     """The application, its one fake engine, and a client."""
 
-    def __init__(self, *, tokenizer: Tokenizer | None = TOKENIZER, name: str | None = None) -> None:
+    def __init__(self, *, tokenizer: bool = True, name: str | None = None, hold: float = 0.05) -> None:
+        self.fail_to_load = not tokenizer
+        self.loads = 0
         self.engines = FakeEngines()
         self.process = self.engines.listen("10.0.0.1:9000", context_length=64, vocab_size=TOKENIZER.vocab_size)
         self.process.answers = False
@@ -44,15 +46,16 @@ class Edge:
         self.fleet = Fleet(self.engines, [self.feed], rng=Random(1), model=name)
         self.ledger = Ledger()
         generator = Generator(
-            self.fleet, self.ledger, RequestSettings(hold_timeout=0), RoutingSettings(), rng=Random(2)
+            self.fleet, self.ledger, RequestSettings(hold_timeout=hold), RoutingSettings(), rng=Random(2)
         )
 
         async def find(card: ModelCard, member: Member | None) -> Tokenizer:
-            if tokenizer is None:
+            self.loads += 1
+            if self.fail_to_load:
                 raise TokenizerUnavailable("there is none")
-            return tokenizer
+            return TOKENIZER
 
-        self.models = Models(self.fleet, find, name=name)
+        self.models = Models(self.fleet, find, name=name, patience=hold, retry_after=0.05)
         self.readiness = Readiness(self.fleet, self.models)
         metrics = Metrics(self.fleet, ready=lambda: not self.readiness.reasons())
         admin = Admin(self.fleet, self.models, self.readiness, self.ledger, "least-loaded", metrics.render)
@@ -302,7 +305,7 @@ def test_d28_a_model_whose_tokenizer_is_missing_says_so_everywhere() -> None:
         assert error(response)[:2] == (503, "no_engine")
         assert "tokenizer" in response.json()["error"]["message"]
 
-    run(scenario, tokenizer=None)
+    run(scenario, tokenizer=False)
 
 
 def test_d26_every_engine_is_listed_with_state_and_reason() -> None:
@@ -325,6 +328,45 @@ def test_d26_every_engine_is_listed_with_state_and_reason() -> None:
         assert next(e for e in body["engines"] if e["id"] == "b")["next_try_seconds"] is not None
 
     run(scenario)
+
+
+def test_d16_d17_nothing_is_encoded_for_one_generation_with_the_tokenizer_of_another() -> None:
+    """The next generation has another tokenizer, which cannot be loaded: it gets no request, and we are not ready."""
+
+    async def scenario(edge: Edge) -> None:
+        edge.process.answers = True
+        assert (await edge.post(max_tokens=2)).status_code == 200
+        other = edge.engines.listen("10.0.0.2:9000", context_length=64, tokenizer_digest="e" * 64)
+        edge.fail_to_load = True
+        edge.feed.list(fake_wanted("b", "10.0.0.2:9000"))
+        while not [m for m in edge.fleet.serving.get() if m.engine_id == "b"]:
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            assert error(await edge.post(max_tokens=2))[:2] == (503, "no_engine")
+        assert not any(call for engine in other.opened for call in engine.calls)
+        ready = await edge.client.get("/readyz")
+        assert (ready.status_code, "tokenizer" in ready.text) == (503, True)
+        edge.fail_to_load = False
+        other.answers = True
+        while (await edge.client.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.01)
+        assert (await edge.post(max_tokens=2)).status_code == 200
+
+    run(scenario)
+
+
+def test_d16_a_request_that_waits_while_the_generation_changes_is_encoded_anew_for_it() -> None:
+    async def scenario(edge: Edge) -> None:
+        edge.feed.list()
+        request = asyncio.create_task(edge.post(max_tokens=2))
+        await asyncio.sleep(0.05)
+        other = edge.engines.listen("10.0.0.2:9000", context_length=64, tokenizer_digest="e" * 64)
+        edge.feed.list(fake_wanted("b", "10.0.0.2:9000"))
+        assert (await request).status_code == 200
+        assert len([call for engine in other.opened for call in engine.calls]) == 1
+        assert edge.loads == 2
+
+    run(scenario, hold=5)
 
 
 def test_models_are_listed_by_name() -> None:

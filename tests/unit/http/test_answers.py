@@ -1,0 +1,157 @@
+"""A streamed answer whose client stops reading: what is held, what a retry forgets, what an error lets out."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import enginehouse.mock
+from enginehouse.adapters.metrics.meters import RequestCounts
+from enginehouse.adapters.tokenizer import load_tokenizer
+from enginehouse.core.openai.render import CompletionStream
+from enginehouse.core.openai.text import AnswerText
+from enginehouse.domain.stream import Delta, Finish
+from enginehouse.http.answers import StreamedAnswer
+from enginehouse.http.exchange import Headers
+
+TOKENIZER = load_tokenizer(str(Path(enginehouse.mock.__file__).parent / "model"))
+ONE, TWO = (list(TOKENIZER._encode(text, False)) for text in (" one", " two"))
+
+
+class Client:
+    """The Stream port; the test says when the client reads."""
+
+    gone = False
+
+    def __init__(self, *, paused: bool = False) -> None:
+        self.paused = paused
+        self.out = b""
+        self.finished = False
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.out += b"%d|" % status
+
+    def write(self, data: bytes) -> None:
+        self.out += data
+
+    def finish(self, data: bytes) -> None:
+        self.out += data
+        self.finished = True
+
+    def watch(self, on_pause: Callable[[], None], on_resume: Callable[[], None]) -> None:
+        self._on = {True: on_pause, False: on_resume}
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def reads(self, reads: bool) -> None:
+        self.paused = not reads
+        self._on[self.paused]()
+
+    @property
+    def text(self) -> str:
+        frames = [line[6:] for line in self.out.decode().split("\n\n") for line in [line.split("|")[-1]] if line]
+        return "".join(json.loads(f)["choices"][0]["text"] for f in frames if f != "[DONE]" and "error" not in f)
+
+
+class Call:
+    def __init__(self) -> None:
+        self.paused = False
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def cancel(self) -> None: ...
+
+
+def make(client: Client) -> StreamedAnswer:
+    return StreamedAnswer(
+        lambda: AnswerText(TOKENIZER.decoder()),
+        3,
+        RequestCounts().begin("/v1/completions"),
+        client,
+        CompletionStream("id", "m", 1),
+        [],
+    )
+
+
+def test_s2_while_the_client_does_not_read_the_engine_is_paused_and_text_is_held_as_one() -> None:
+    client, call = Client(), Call()
+    answer = make(client)
+    answer.begin(call)
+    answer.push(Delta(ONE))
+    client.reads(False)
+    assert call.paused
+    before = client.out
+    for _ in range(50):
+        answer.push(Delta(TWO))
+    assert client.out == before
+    client.reads(True)
+    assert not call.paused
+    assert client.out.count(b"data: ") == 2
+    assert client.text == " one" + " two" * 50
+
+
+def test_s2_a_stream_that_starts_paused_pauses_its_engine() -> None:
+    call = Call()
+    make(Client(paused=True)).begin(call)
+    assert call.paused
+
+
+def test_m2_a_retry_does_not_let_out_what_the_failed_attempt_left_held() -> None:
+    client = Client(paused=True)
+    answer = make(client)
+    answer.begin(Call())
+    answer.push(Delta(ONE))
+    assert not answer.sent
+    answer.begin(Call())
+    answer.push(Delta(TWO))
+    client.reads(True)
+    assert client.text == " two"
+
+
+def test_m4_an_error_comes_after_the_text_that_was_held() -> None:
+    client = Client()
+    answer = make(client)
+    answer.begin(Call())
+    answer.push(Delta(ONE))
+    client.reads(False)
+    answer.push(Delta(TWO))
+    answer.fail(b'data: {"error":{}}\n\n')
+    assert client.finished
+    assert client.text == " one two"
+
+
+def test_an_answer_that_ends_while_the_client_does_not_read_ends_when_it_does() -> None:
+    client = Client()
+    answer = make(client)
+    answer.begin(Call())
+    answer.push(Delta(ONE))
+    client.reads(False)
+    answer.push(Delta(TWO, Finish.LENGTH))
+    assert not client.finished
+    client.reads(True)
+    assert client.finished
+    assert client.text == " one two"
+    assert client.out.endswith(b"data: [DONE]\n\n")
+
+
+def test_the_engine_stays_paused_when_the_held_text_fills_the_transport_again() -> None:
+    class Small(Client):
+        def write(self, data: bytes) -> None:
+            super().write(data)
+            if len(data) > 1000:
+                self.reads(False)
+
+    client, call = Small(), Call()
+    answer = make(client)
+    answer.begin(call)
+    answer.push(Delta(ONE))
+    client.reads(False)
+    for _ in range(500):
+        answer.push(Delta(TWO))
+    client.reads(True)
+    assert call.paused
