@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+import enginehouse.adapters.kube.feed as feed_module
 from enginehouse.adapters.kube import KubeSettings, PodFeed, open_api
 from enginehouse.domain.feed import FeedListed
 from tests.rigs.fake_kube import Answer, FakeKube, Request
@@ -348,6 +350,111 @@ def test_d21_a_rotated_token_is_read_again(tmp_path: Path) -> None:
         await ear.until_serving("a", "b", "c")
 
     against(tmp_path, test, before=before, user={"tokenFile": "token"}, resync_interval=0.2)
+
+
+def guarded(good: list[str]) -> Callable[[FakeKube], None]:
+    """Every request must carry the one token that `good` holds at that time."""
+
+    def before(server: FakeKube) -> None:
+        async def guard(request: Request, answer: Answer) -> None:
+            if request.headers.get("authorization") != f"Bearer {good[0]}":
+                await answer.refuse(401, "Unauthorized")
+            elif request.is_watch:
+                await server.watch(request, answer)
+            else:
+                await server.list(request, answer)
+
+        server.every = guard
+
+    return before
+
+
+def test_d21_a_token_that_stands_in_the_kubeconfig_is_read_again(tmp_path: Path) -> None:
+    good = ["old"]
+
+    async def test(server: FakeKube, ear: Ear) -> None:
+        await ear.until_serving("a", "b")
+        good[0] = "new"
+        await ear.until(lambda: "401" in str(ear.feed.status().error))
+        (tmp_path / "kubeconfig").write_text("current-context: [")
+        await ear.until(lambda: "is not YAML" in str(ear.feed.status().error))
+        assert ear.serving() == ["a", "b"]
+        server.kubeconfig(tmp_path, {"token": "new"})
+        await ear.until(lambda: ear.feed.status().error is None)
+        server.put(pod("c", ip="10.0.0.3"))
+        await ear.until_serving("a", "b", "c")
+
+    against(tmp_path, test, before=guarded(good), user={"token": "old"}, resync_interval=0.2, backoff_limit=0.3)
+
+
+def test_d21_new_credentials_are_not_taken_to_another_server(tmp_path: Path) -> None:
+    good = ["old"]
+
+    async def test(server: FakeKube, ear: Ear) -> None:
+        await ear.until_serving("a", "b")
+        server.kubeconfig(tmp_path, {"token": "others"}, prefix="/elsewhere")
+        good[0] = "new"
+        await ear.until(lambda: "another API server" in str(ear.feed.status().error))
+        assert "Bearer others" not in {request.headers.get("authorization") for request in server.requests}
+
+    against(tmp_path, test, before=guarded(good), user={"token": "old"}, resync_interval=0.2, backoff_limit=0.3)
+
+
+@pytest.mark.parametrize("token", ["a\x00b", "a\x1bb", "a\x7fb"])
+def test_d21_a_token_with_a_control_character_does_not_end_the_feed(tmp_path: Path, token: str) -> None:
+    (tmp_path / "token").write_text(token)
+
+    async def test(server: FakeKube, ear: Ear) -> None:
+        await ear.until(lambda: "a header cannot carry" in str(ear.feed.status().error))
+        (tmp_path / "token").write_text("good")
+        await ear.until_serving("a", "b")
+
+    against(tmp_path, test, user={"tokenFile": "token"}, backoff_limit=0.2)
+
+
+def test_an_error_that_nobody_thought_of_does_not_end_the_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_page, real_line, bad = feed_module.read_page, feed_module.read_line, ["page", "line"]
+
+    def read_page(*args: Any) -> Any:
+        if bad and bad[0] == "page":
+            raise LookupError(bad.pop(0))
+        return real_page(*args)
+
+    def read_line(*args: Any) -> Any:
+        if bad and bad[0] == "line":
+            raise LookupError(bad.pop(0))
+        return real_line(*args)
+
+    monkeypatch.setattr(feed_module, "read_page", read_page)
+    monkeypatch.setattr(feed_module, "read_line", read_line)
+
+    async def test(server: FakeKube, ear: Ear) -> None:
+        with capture_logs() as logs:
+            await ear.until_watching()
+            server.put(pod("c", ip="10.0.0.3"))
+            await ear.until_serving("a", "b", "c")
+            await ear.until_watching()
+        told = [log for log in logs if "exc_info" in log]
+        assert [log["doing"] for log in told] == ["list pods", "watch pods"]
+        assert all(isinstance(log["exc_info"], LookupError) for log in told)
+        assert any("LookupError" in str(log.get("error")) for log in logs), "the status said so"
+
+    against(tmp_path, test)
+
+
+def test_a_bug_in_our_own_machine_does_end_the_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with FakeKube() as server:
+            feed = make_feed(server.kubeconfig(tmp_path))
+
+            def post(_: object) -> None:
+                raise ZeroDivisionError
+
+            with pytest.raises(ExceptionGroup) as caught:
+                await feed.run(post)
+            assert caught.value.subgroup(ZeroDivisionError)
+
+    asyncio.run(main())
 
 
 def test_d25_the_whole_selector_is_in_the_url_set_based_forms_encoded(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from enginehouse.adapters.kube.access import KubeConfigError
+from enginehouse.adapters.kube.access import Access, KubeConfigError
 from enginehouse.adapters.kube.api import KubeApi
 from enginehouse.adapters.kube.feed import PodFeed
 from enginehouse.adapters.kube.locate import find_access
@@ -15,4 +15,8 @@ __all__ = ["KubeApi", "KubeConfigError", "KubeSettings", "PodFeed", "open_api"]
 
 def open_api(settings: KubeSettings) -> KubeApi:
     """Find the API server and our credentials; connects nowhere. Raises KubeConfigError with a text for people."""
-    return KubeApi(find_access(settings, os.environ), settings)
+
+    def find() -> Access:
+        return find_access(settings, os.environ)
+
+    return KubeApi(find(), settings, find)

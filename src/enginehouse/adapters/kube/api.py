@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from urllib.parse import quote, urlencode
 
 from enginehouse.adapters.kube.access import Access, KubeConfigError
@@ -20,13 +21,14 @@ _ERROR_BODY = 64 * 1024
 class KubeApi:
     """Pods of one API server, in one namespace or in all."""
 
-    def __init__(self, access: Access, settings: KubeSettings) -> None:
+    def __init__(self, access: Access, settings: KubeSettings, find: Callable[[], Access] | None = None) -> None:
+        """find: looks for the access anew when the server accepts it no more."""
         self.source = access.source
         self.server = access.server
         self.namespace = None if settings.all_namespaces else access.namespace
         """None: all."""
         self._settings = settings
-        self._credentials = Credentials(access)
+        self._credentials = Credentials(access, find)
         try:
             self._endpoint = Endpoint.parse(access.server, access.tls_server_name)
         except ValueError as error:
@@ -38,7 +40,7 @@ class KubeApi:
         return f'namespace "{self.namespace}"' if self.namespace is not None else "all namespaces"
 
     def reload_credentials(self) -> None:
-        """Forget cached credentials."""
+        """Forget cached credentials, and read the kubeconfig again before the next request."""
         self._credentials.reload()
 
     async def list_page(self, selector: str, more: str | None) -> bytes:
@@ -81,17 +83,22 @@ class KubeApi:
         headers = [("Accept", "application/json"), ("User-Agent", "enginehouse")]
         if prepared.authorization is not None:
             headers.append(("Authorization", prepared.authorization))
-        async with get(
-            self._endpoint,
-            target,
-            headers,
-            prepared.tls,
-            connect_timeout=self._settings.connect_timeout,
-            head_timeout=self._settings.request_timeout,
-        ) as response:
-            if response.status != 200:
-                raise RequestFailed(await _refused(response, doing, self._settings.request_timeout))
-            yield response
+        try:
+            async with get(
+                self._endpoint,
+                target,
+                headers,
+                prepared.tls,
+                connect_timeout=self._settings.connect_timeout,
+                head_timeout=self._settings.request_timeout,
+            ) as response:
+                if response.status != 200:
+                    raise RequestFailed(await _refused(response, doing, self._settings.request_timeout))
+                yield response
+        except RequestFailed as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                self.reload_credentials()  # an authority or a certificate that has changed shows like this
+            raise
 
 
 async def _refused(response: Response, doing: str, limit: float) -> Failure:

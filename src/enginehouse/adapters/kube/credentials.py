@@ -6,9 +6,10 @@ import base64
 import os
 import ssl
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from enginehouse.adapters.kube.access import Access, Basic, Exec, Token, TokenFile
+from enginehouse.adapters.kube.access import Access, Basic, Exec, KubeConfigError, Token, TokenFile
 from enginehouse.adapters.kube.exec_plugin import ExecCredential, ExecPluginError, run_plugin
 
 
@@ -31,19 +32,24 @@ _Pem = tuple[bytes | None, bytes | None, bytes | None]
 class Credentials:
     """Credentials of one API server."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, find: Callable[[], Access] | None = None) -> None:
+        """find: looks for the access anew, as what stands in a kubeconfig itself changes only with that file."""
         self._access = access
+        self._find = find
+        self._outdated = False
         self._secure = access.server.startswith("https:")
         self._plugin: ExecCredential | None = None
         self._tls: tuple[_Pem, ssl.SSLContext] | None = None
 
     def reload(self) -> None:
-        """Forget what was cached: the server did not accept it."""
+        """Forget what was cached or read from a kubeconfig: the server did not accept it."""
+        self._outdated = self._find is not None
         self._plugin = None
         self._tls = None
 
     async def prepare(self) -> Prepared:
         """Return what the next request shall use. Raises CredentialsError."""
+        self._find_again()
         login = self._access.login
         plugin: ExecCredential | None = None
         if isinstance(login, Exec):
@@ -51,15 +57,30 @@ class Credentials:
         try:
             authorization = _authorization(login, plugin)
             tls = self._context(plugin) if self._secure else None
-        except (OSError, UnicodeError) as error:  # ssl.SSLError is an OSError
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError, UnicodeError a ValueError
             raise CredentialsError(f"credentials of {self._access.source}: {error}") from error
         return Prepared(authorization, tls)
+
+    def _find_again(self) -> None:
+        if not self._outdated or self._find is None:
+            return
+        try:
+            access = self._find()
+        except KubeConfigError as error:  # perhaps caught while it is written
+            raise CredentialsError(f"the credentials are not accepted, and there are no others: {error}") from error
+        if access.server != self._access.server:
+            # Credentials of one server are not another's business, and its pods may be other pods.
+            raise CredentialsError(
+                f"{access.source} names another API server now, {access.server}; restart to follow it"
+            )
+        self._access = access
+        self._outdated = False
 
     async def _from_plugin(self, login: Exec) -> ExecCredential:
         if self._plugin is None or not self._plugin.usable():
             try:
                 self._plugin = await run_plugin(login, self._access)
-            except (ExecPluginError, OSError) as error:
+            except (ExecPluginError, OSError, ValueError) as error:  # ValueError: a null byte in an argument
                 raise CredentialsError(str(error)) from error
         return self._plugin
 
@@ -92,7 +113,7 @@ def _authorization(login: object, plugin: ExecCredential | None) -> str | None:
 
 
 def _one_line(token: str) -> str:
-    if not token.isascii() or any(character.isspace() for character in token):
+    if not token.isascii() or not token.isprintable() or " " in token:
         raise CredentialsError("the token contains white space or characters that a header cannot carry")
     return token
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import structlog
 
@@ -109,29 +110,43 @@ class _Run:
             answer = read_page(await feed._api.list_page(feed.selector, more), attempt, feed._rules)
         except RequestFailed as error:
             answer = error.failure
+        except Exception as error:  # whatever the outside made of it, the frontend serves on
+            answer = _unforeseen(feed._log, "list pods", error)
         if isinstance(answer, watch.Failure):
             self._take(watch.ListFailed(attempt, answer))
         else:
             self._take(answer)
 
     async def _watch(self, attempt: int, version: str, timeout: int) -> None:
+        async with contextlib.aclosing(self._inputs(attempt, version, timeout)) as inputs:
+            async for happened in inputs:
+                # Outside the generator: what our own machine raises is a bug, and no failure of the watch.
+                self._take(happened)
+
+    async def _inputs(self, attempt: int, version: str, timeout: int) -> AsyncGenerator[watch.Input, None]:
+        feed = self._feed
         failure: watch.Failure | None = None
         try:
-            failure = await self._follow(attempt, version, timeout)
+            async with feed._api.watch(feed.selector, version, timeout) as lines:
+                yield watch.WatchOpened(attempt)
+                async for line in lines:
+                    answer = read_line(line, attempt, feed._rules)
+                    if isinstance(answer, watch.Failure):
+                        failure = answer
+                        break
+                    yield answer
         except RequestFailed as error:
             failure = error.failure
-        self._take(watch.WatchEnded(attempt, failure))
+        except Exception as error:  # whatever the outside made of it, the frontend serves on
+            failure = _unforeseen(feed._log, "watch pods", error)
+        yield watch.WatchEnded(attempt, failure)
 
-    async def _follow(self, attempt: int, version: str, timeout: int) -> watch.Failure | None:
-        feed = self._feed
-        async with feed._api.watch(feed.selector, version, timeout) as lines:
-            self._take(watch.WatchOpened(attempt))
-            async for line in lines:
-                answer = read_line(line, attempt, feed._rules)
-                if isinstance(answer, watch.Failure):
-                    return answer
-                self._take(answer)
-        return None
+
+def _unforeseen(log: structlog.stdlib.BoundLogger, doing: str, error: Exception) -> watch.Failure:
+    """A failure that nobody thought of: told with its traceback, and tried again like any other."""
+    log.error("pod feed met an error that it does not know", doing=doing, exc_info=error)
+    # Not its message, which may quote anything.
+    return watch.Failure(watch.FailureKind.BROKEN, f"cannot {doing}: {type(error).__name__}; the log has more")
 
 
 def _tell(log: structlog.stdlib.BoundLogger, before: watch.WatchState, after: watch.WatchState) -> None:

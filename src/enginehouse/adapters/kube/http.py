@@ -93,14 +93,18 @@ async def get(
     head_timeout: float,
 ) -> AsyncIterator[Response]:
     """Send a GET and give its answer; the connection ends with the block. Raises RequestFailed."""
-    reader, writer = await _connect(endpoint, tls, connect_timeout)
     try:
-        connection = h11.Connection(our_role=h11.CLIENT)
         request = h11.Request(
             method="GET",
             target=endpoint.prefix + target,
             headers=[("Host", endpoint.authority), ("Connection", "close"), *headers],
         )
+    except (h11.LocalProtocolError, UnicodeError):  # not its text: it quotes the header, and that may be a token
+        text = "the token, or the server's address, contains characters that HTTP cannot carry"
+        raise RequestFailed(Failure(FailureKind.CREDENTIALS, text)) from None
+    reader, writer = await _connect(endpoint, tls, connect_timeout)
+    try:
+        connection = h11.Connection(our_role=h11.CLIENT)
         try:
             writer.write(connection.send(request) + connection.send(h11.EndOfMessage()))
             async with asyncio.timeout(head_timeout):

@@ -91,7 +91,11 @@ _Sources = list[tuple[Path, _File]]
 
 def read_kubeconfig(paths: Sequence[Path], context: str | None, namespace: str | None) -> Access:
     """Read and merge the files that exist, first wins, and return the access of one context."""
-    files: _Sources = [(path, _load(path)) for path in paths if path.exists()]
+    try:
+        present = [path for path in paths if path.exists()]
+    except OSError as error:
+        raise KubeConfigError(f"cannot read kubeconfig: {error}") from error
+    files: _Sources = [(path, _load(path)) for path in present]
     listed = ", ".join(map(str, paths))
     if not files:
         raise KubeConfigError(f"no kubeconfig file at {listed}")
@@ -135,6 +139,8 @@ def _load(path: Path) -> _File:
         raise KubeConfigError(f"cannot read kubeconfig {path}: {error}") from error
     except yaml.YAMLError as error:
         raise KubeConfigError(f"kubeconfig {path} is not YAML: {_place(error)}") from error
+    except (ValueError, OverflowError, RecursionError):  # such as a date with a 13th month
+        raise KubeConfigError(f"kubeconfig {path} is not YAML: a value in it cannot be") from None
     try:
         return msgspec.convert(content or {}, _File)
     except msgspec.ValidationError as error:

@@ -32,7 +32,10 @@ def in_cluster(folder: Path, environ: Mapping[str, str], namespace: str | None) 
     """Return the access of the pod that we run in."""
     host = environ["KUBERNETES_SERVICE_HOST"]
     port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS") or environ.get("KUBERNETES_SERVICE_PORT") or "443"
-    missing = [name for name in ("token", "ca.crt") if not (folder / name).exists()]
+    try:
+        missing = [name for name in ("token", "ca.crt") if not (folder / name).exists()]
+    except OSError as error:
+        raise KubeConfigError(f"cannot read the service account: {error}") from error
     if missing:
         raise KubeConfigError(
             f"in a pod, but {folder} lacks {' and '.join(missing)}: is automountServiceAccountToken false, or does the "
@@ -41,7 +44,7 @@ def in_cluster(folder: Path, environ: Mapping[str, str], namespace: str | None) 
     if namespace is None:
         try:
             namespace = (folder / "namespace").read_text(encoding="utf-8").strip()
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise KubeConfigError(f"cannot read the pod's namespace; set --namespace: {error}") from error
     return Access(
         source=f"service account in {folder}",

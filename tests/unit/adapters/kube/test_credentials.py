@@ -40,7 +40,7 @@ def test_d21_a_token_file_is_read_for_each_request(tmp_path: Path) -> None:
     assert prepare(credentials).authorization == "Bearer two"
 
 
-@pytest.mark.parametrize("content", ["", "\n", "a b", "a\nX-Header: b", "\u00e9"])
+@pytest.mark.parametrize("content", ["", "\n", "a b", "a\nX-Header: b", "\u00e9", "a\x00b", "a\x1bb", "a\x7fb"])
 def test_a_token_that_no_header_can_carry_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "token").write_text(content)
     with pytest.raises(CredentialsError):
@@ -167,3 +167,15 @@ def test_a_cancelled_request_leaves_no_plugin_running(tmp_path: Path) -> None:
         assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
     asyncio.run(main())
+
+
+def test_d21_data_in_a_kubeconfig_is_looked_for_again_only_when_the_server_refuses_it() -> None:
+    found = [access(login=Token("two"), ca=Inline(trustme.CA().cert_pem.bytes()))]
+    credentials = Credentials(access(login=Token("one"), ca=Inline(trustme.CA().cert_pem.bytes())), found.pop)
+    first = prepare(credentials)
+    assert prepare(credentials).authorization == "Bearer one"
+    credentials.reload()
+    second = prepare(credentials)
+    assert (second.authorization, found) == ("Bearer two", [])
+    assert second.tls is not first.tls
+    assert prepare(credentials).tls is second.tls
