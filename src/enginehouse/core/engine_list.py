@@ -73,6 +73,8 @@ def read_engine_list(content: bytes) -> tuple[Wanted, ...] | BadList:
         return BadList(f"{place}not YAML: {error.problem or error.context}")
     except yaml.YAMLError as error:
         return BadList(f"not YAML: {error}".splitlines()[0])
+    except (ValueError, OverflowError):  # such as an escape beyond the last character there is
+        return BadList("not YAML: a value in it cannot be")
     except RecursionError:
         return BadList("nested too deeply")
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
+from enginehouse.adapters import engines_file
 from enginehouse.adapters.engines_file import EnginesFileSettings, FileFeed
 from enginehouse.adapters.fixed import FixedFeed
 from enginehouse.domain.engine import Target
@@ -23,7 +28,9 @@ async def until(what: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def follow(path: Path, test: Callable[[FileFeed, list[list[str]]], Awaitable[None]]) -> None:
+def follow(
+    path: Path, test: Callable[[FileFeed, list[list[str]]], Awaitable[None]], settings: EnginesFileSettings = FAST
+) -> None:
     async def main() -> None:
         posted: list[list[str]] = []
 
@@ -31,7 +38,7 @@ def follow(path: Path, test: Callable[[FileFeed, list[list[str]]], Awaitable[Non
             assert isinstance(event, FeedListed)
             posted.append([one.engine_id for one in event.wanted])
 
-        feed = FileFeed(path, FAST)
+        feed = FileFeed(path, settings)
         running = asyncio.create_task(feed.run(post), name="feed")
         try:
             await test(feed, posted)
@@ -136,6 +143,82 @@ def test_a_config_map_is_followed_through_its_swapped_links(tmp_path: Path) -> N
         assert posted == [["grpc://a:1"], ["grpc://b:1"]]
 
     follow(tmp_path / "engines.yaml", test)
+
+
+def test_a_fifo_is_refused_at_once_and_a_file_in_its_place_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "engines.yaml"
+    os.mkfifo(path)
+
+    async def test(feed: FileFeed, posted: list[list[str]]) -> None:
+        await until(lambda: "not a regular file" in str(feed.status().error))
+        path.unlink()
+        path.write_text("- grpc://a:1\n")
+        await until(lambda: posted == [["grpc://a:1"]])
+
+    follow(path, test)
+
+
+def test_a_read_that_hangs_is_told_costs_one_thread_and_is_taken_when_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "engines.yaml"
+    path.write_text("- grpc://a:1\n")
+    back, real, reads = threading.Event(), engines_file._read_regular, []
+
+    def slow(path: Path) -> bytes:
+        reads.append(path)
+        back.wait(30)
+        return real(path)
+
+    monkeypatch.setattr(engines_file, "_read_regular", slow)
+
+    async def test(feed: FileFeed, posted: list[list[str]]) -> None:
+        await until(lambda: "takes more than" in str(feed.status().error))
+        tried = feed.status().next_try_at
+        await until(lambda: feed.status().next_try_at not in (None, tried))
+        assert len(reads) == 1
+        back.set()
+        await until(lambda: posted == [["grpc://a:1"]])
+        assert feed.status().error is None
+
+    try:
+        follow(path, test, EnginesFileSettings(poll_interval=0.01, settle_time=0, read_timeout=0.05))
+    finally:
+        back.set()
+
+
+def test_a_process_whose_read_hangs_ends_all_the_same(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys, threading
+from enginehouse.adapters import engines_file
+engines_file._read_regular = lambda path: threading.Event().wait()
+async def main():
+    feed = engines_file.FileFeed("x", engines_file.EnginesFileSettings(read_timeout=0.05))
+    running = asyncio.create_task(feed.run(print))
+    while feed.status().error is None:
+        await asyncio.sleep(0.01)
+    running.cancel()
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_an_error_that_nobody_thought_of_does_not_end_the_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "engines.yaml"
+    path.write_text("- grpc://a:1\n")
+
+    def broken(content: bytes) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(engines_file, "read_engine_list", broken)
+
+    async def test(feed: FileFeed, posted: list[list[str]]) -> None:
+        await until(lambda: "LookupError" in str(feed.status().error))
+        monkeypatch.undo()
+        path.write_text("- grpc://b:1\n")
+        await until(lambda: posted == [["grpc://b:1"]])
+
+    follow(path, test)
 
 
 def test_a_fixed_feed_posts_once_and_returns() -> None:

@@ -55,6 +55,7 @@ def test_changed_hints_are_another_generation() -> None:
         (b"engines: []", "line 1, column 1: not a list"),
         (b"- grpc://a:1\n- http://b:2\n", "line 2, column 3 (entry 2): 'http://b:2': scheme 'http'"),
         (b"- grpc://a:1\n-\n", "line 2, column 2 (entry 2): expected an address"),
+        (b'- "\\UFFFFFFFF"\n', "not YAML: a value in it cannot be"),
         (b"- [grpc://a:1]\n", "line 1, column 3 (entry 1): expected an address"),
         (b"- grpc://a:1\n- grpc://A:1\n", "line 2, column 3 (entry 2): grpc://a:1 is already entry 1"),
         (b"- url: grpc://a:1\n  rol: prefill\n", "line 2, column 3 (entry 1): unknown key 'rol'"),
