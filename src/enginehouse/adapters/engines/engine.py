@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from google.protobuf.message import DecodeError
-
 from enginehouse.adapters.engines.failures import engine_error, probe_failed
 from enginehouse.adapters.engines.protocol import Decoder, EngineProtocol, ProbeSettings
 from enginehouse.domain.engine import EngineInfo, Target
@@ -81,40 +79,42 @@ class Engine:
 class Answer:
     """One answer on its way: sink of the link's messages, and the caller's handle on the call.
 
-    It ends with the message that carries the finish; what the transport says after that no longer matters.
+    It ends with the message that carries the finish. What the transport says after that no longer matters, but its
+    call is open until it says so, and is the caller's to cancel if it never does.
     """
 
-    __slots__ = ("_decode", "_ended", "_protocol", "_sink", "call")
+    __slots__ = ("_decode", "_protocol", "_sink", "call")
 
     def __init__(self, protocol: EngineProtocol, sink: DeltaSink) -> None:
         decoder: Decoder = protocol.decoder()
         self._decode = decoder.decode
         self._protocol = protocol
-        self._sink = sink
-        self._ended = False
+        self._sink: DeltaSink | None = sink  # None: it has heard its last, and is not kept alive by a late transport
         self.call: Call | None = None
 
     def on_message(self, message: bytes) -> None:
-        if self._ended:
+        sink = self._sink
+        if sink is None:
             return
         try:
             delta = self._decode(message)
         except EngineError as error:
             self._break_off(error)
             return
-        except (DecodeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except Exception as error:  # whatever a parser may trip over in bytes that others wrote
             broken = EngineBroken("the engine sent a message that cannot be read")
             broken.__cause__ = error
             self._break_off(broken)
             return
         if delta is None:
             return
-        self._sink.on_delta(delta)
-        if delta.finish is not None and not self._ended:
+        sink.on_delta(delta)
+        if delta.finish is not None:
             self._end(None)
 
     def on_end(self, error: LinkError | None) -> None:
-        if self._ended:
+        self.call = None
+        if self._sink is None:
             return
         if error is None:
             self._end(EngineBroken("the engine ended its answer without saying why"))
@@ -123,8 +123,7 @@ class Answer:
 
     def fail(self, error: EngineError) -> None:
         """End before the call was made."""
-        if not self._ended:
-            self._end(error)
+        self._end(error)
 
     def pause(self) -> None:
         if self.call is not None:
@@ -137,17 +136,19 @@ class Answer:
     def cancel(self) -> None:
         # Resetting the stream is the abort: all three engines end the request then. A second word by the Abort method
         # could only hit a later request.
-        if self._ended:
-            return
-        self._ended = True
-        if self.call is not None:
-            self.call.cancel()
+        self._sink = None
+        self._reset()
 
     def _break_off(self, error: EngineError) -> None:
-        if self.call is not None:
-            self.call.cancel()
+        self._reset()
         self._end(error)
 
+    def _reset(self) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call.cancel()
+
     def _end(self, error: EngineError | None) -> None:
-        self._ended = True
-        self._sink.on_end(error)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.on_end(error)

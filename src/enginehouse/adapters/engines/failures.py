@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from enginehouse.domain.errors import (
     EngineBroken,
-    EngineCancelled,
     EngineError,
     EngineFailed,
     EngineOverloaded,
@@ -51,7 +50,7 @@ _BY_KIND: dict[LinkErrorKind, type[EngineError]] = {
     LinkErrorKind.TRUNCATED: EngineBroken,
     LinkErrorKind.TOO_LARGE: EngineRejected,
     LinkErrorKind.DEADLINE: EngineTimeout,
-    LinkErrorKind.CANCELLED: EngineCancelled,
+    LinkErrorKind.CANCELLED: EngineBroken,  # not by us, or nobody would be told: its message could not be taken
 }
 
 _TEXTS: dict[type[EngineError], str] = {
@@ -60,7 +59,6 @@ _TEXTS: dict[type[EngineError], str] = {
     EngineBroken: "the engine broke off or gave an answer that cannot be read",
     EngineOverloaded: "the engine takes no more requests for now",
     EngineFailed: "the engine failed this request",
-    EngineCancelled: "cancelled",
 }
 
 

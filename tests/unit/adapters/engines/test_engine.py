@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
+from google.protobuf.message import DecodeError
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
 from enginehouse.adapters.engines import EngineConnector, ProbeSettings
@@ -89,7 +91,7 @@ def test_an_engine_that_breaks_off_is_cancelled_and_told_of_once() -> None:
     with_engine(test)
 
 
-def test_cancelling_aborts_once_and_only_while_open() -> None:
+def test_s1_cancelling_resets_the_stream_once_and_only_while_it_is_open() -> None:
     async def test(engine: Engine, link: FakeLink) -> None:
         told = Told()
         handle = engine.generate(REQUEST, told)
@@ -107,8 +109,43 @@ def test_cancelling_aborts_once_and_only_while_open() -> None:
         handle = engine.generate(REQUEST, told)
         call = link.calls[-1]
         call.sink.on_message(complete(7))
+        call.sink.on_end(None)
         handle.cancel()
         assert (call.did, told.ends) == ([], [None])
+
+    with_engine(test)
+
+
+def test_a_stream_without_trailers_after_the_finish_can_still_be_reset() -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        told = Told()
+        handle = engine.generate(REQUEST, told)
+        call = link.calls[-1]
+        call.sink.on_message(complete(7))
+        ended = weakref.ref(told)
+        assert told.ends == [None]
+        del told
+        assert ended() is None, "a finished request is kept alive until its trailers come"
+        handle.cancel()
+        handle.cancel()
+        assert call.did == ["cancel"]
+
+    with_engine(test)
+
+
+@pytest.mark.parametrize("fault", [RecursionError, OverflowError, KeyError, DecodeError])
+def test_whatever_decoding_trips_over_the_engine_is_broken(fault: type[Exception]) -> None:
+    async def test(engine: Engine, link: FakeLink) -> None:
+        told = Told()
+        answer = engine.generate(REQUEST, told)
+
+        def decode(_: bytes) -> None:
+            raise fault("odd")
+
+        answer._decode = decode  # type: ignore[attr-defined]
+        link.calls[-1].sink.on_message(b"")
+        assert isinstance(told.error, EngineBroken)
+        assert link.calls[-1].did == ["cancel"]
 
     with_engine(test)
 

@@ -12,7 +12,6 @@ from enginehouse.adapters.engines.vllm_native import VllmNativeProtocol
 from enginehouse.domain.engine import Target
 from enginehouse.domain.errors import (
     EngineBroken,
-    EngineCancelled,
     EngineError,
     EngineFailed,
     EngineOverloaded,
@@ -80,7 +79,7 @@ def test_g4_overload_and_rejection_do_not_put_the_engine_in_doubt() -> None:
         (LinkErrorKind.TOO_LARGE, False, EngineRejected),
         (LinkErrorKind.TOO_LARGE, True, EngineRejected),
         (LinkErrorKind.DEADLINE, True, EngineTimeout),
-        (LinkErrorKind.CANCELLED, True, EngineCancelled),
+        (LinkErrorKind.CANCELLED, True, EngineBroken),
     ],
 )
 def test_every_failure_of_the_link_has_its_meaning(
