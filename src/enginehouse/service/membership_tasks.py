@@ -105,6 +105,8 @@ class EngineTasks:
         except TimeoutError:
             self._counters.probes_timed_out += 1
             self._probe_failed(key, f"no answer to the probe within {settings.probe_timeout:g} s", permanent=False)
+        except Exception as fault:  # one odd engine is no reason to stop serving with all others
+            self._probe_failed(key, _fault("probing", key, fault), permanent=True)
         else:
             self._probes.pop(key, None)
             self._counters.probes_passed += 1
@@ -132,6 +134,8 @@ class EngineTasks:
             self._check_failed(key, failure.reason)
         except TimeoutError:
             self._check_failed(key, f"no answer to the {what} within {limit:g} s")
+        except Exception as fault:
+            self._check_failed(key, _fault("checking", key, fault))
         else:
             self._checks.pop(key, None)
             self._counters.checks_passed += 1
@@ -149,7 +153,15 @@ class EngineTasks:
                 await engine.close()
         except TimeoutError:
             log.warning("link did not close in time", engine=key[0], incarnation=key[1])
+        except Exception as fault:
+            _fault("closing", key, fault)
 
     def _task(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         assert self._group is not None
         return self._group.create_task(coroutine, name=name)
+
+
+def _fault(doing: str, key: Key, fault: Exception) -> str:
+    """Log a fault of ours (or an answer that nobody thought of), and put it in words for people."""
+    log.error(f"fault while {doing}", engine=key[0], incarnation=key[1], exc_info=fault)
+    return f"fault while {doing}: {type(fault).__name__}"

@@ -21,15 +21,20 @@ def with_defaults(sampling: Sampling, defaults: Mapping[str, object]) -> Samplin
     found: dict[str, float] = {}
     for name in _NUMBERS:
         value = defaults.get(name)
-        if getattr(sampling, name) is None and isinstance(value, int | float) and not isinstance(value, bool):
+        if getattr(sampling, name) is None and isinstance(value, int | float) and _sound(value):
             found[name] = float(value)
     if sampling.temperature is None:
         found.setdefault("temperature", 1.0)
     filled = replace(sampling, **found)  # type: ignore[arg-type]  # the names are floats all
     top_k = defaults.get("top_k")
-    if filled.top_k is None and isinstance(top_k, int) and not isinstance(top_k, bool):
+    if filled.top_k is None and isinstance(top_k, int) and _sound(top_k):
         filled = replace(filled, top_k=top_k)
     return filled
+
+
+def _sound(value: float) -> bool:
+    """A number that fits every protocol's field: an engine's odd default must not spoil each request."""
+    return not isinstance(value, bool) and -(1 << 31) <= value < 1 << 31  # which infinity and NaN fail too
 
 
 def top_p(value: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -149,7 +150,7 @@ class SglangProtocol:
         )
         try:
             found = json.loads(answer.json_info)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ()
         return tuple(entry for entry in found if isinstance(entry, dict)) if isinstance(found, list) else ()
 
@@ -212,13 +213,15 @@ def _json_object(text: str) -> dict[str, Any]:
     """A JSON object; an empty one for anything else. The text itself may hold secrets and goes nowhere."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _count_or_none(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if math.isfinite(value) else None
 
 
 def _count(value: object) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from enginehouse._proto.sglang_runtime_v1_pb2 import ModelCard
 from enginehouse.adapters.engines.kv_sources import address, reachable
+from enginehouse.adapters.engines.ranks import sound_ranks
 from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role
 from enginehouse.domain.errors import ProbeFailed
 
@@ -45,8 +46,9 @@ def engine_info(facts: Facts, host: str) -> EngineInfo:
     name = _text(server.get("served_model_name")) or _text(model.get("served_model_name")) or (base.id if base else "")
     if not name:
         raise ProbeFailed("does not say which model it serves")
-    ranks = _ranks(facts)
-    role = _ROLES.get(server.get("disaggregation_mode", model.get("disaggregation_mode")))
+    ranks = sound_ranks(_ranks(facts))
+    mode = server.get("disaggregation_mode", model.get("disaggregation_mode"))
+    role = _ROLES.get(mode) if mode is None or isinstance(mode, str) else None
     loaded = facts.loads[0] if facts.loads else {}
     longest = _number(server.get("max_req_input_len"))
     context = (_number(base.max_model_len) if base else None) or _number(server.get("context_length")) or longest
@@ -110,7 +112,7 @@ def _kv_event_sources(
         return ()
     try:
         option = json.loads(server.get("kv_events_config") or "null")
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return ()
     if not isinstance(option, dict) or option.get("publisher") != "zmq":
         return ()
@@ -136,13 +138,14 @@ def _shifted(endpoint: str, rank: int) -> str:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """A text that is there and can be written out again: JSON may hold halves of characters."""
+    return value if isinstance(value, str) and value and value.isprintable() else None
 
 
 def _number(value: object) -> int | None:
-    """A count above zero, however it is written."""
+    """A count above zero, however it is written; None for what cannot be one."""
     try:
         found = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return found if found > 0 else None
+    return found if 0 < found < 1 << 53 else None

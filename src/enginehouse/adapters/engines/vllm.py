@@ -16,6 +16,7 @@ from enginehouse.adapters.engines.calls import ask, gather
 from enginehouse.adapters.engines.failures import engine_error
 from enginehouse.adapters.engines.health import require_serving
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
+from enginehouse.adapters.engines.ranks import sound_ranks
 from enginehouse.adapters.engines.vllm_stream import VllmDecoder
 from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
@@ -100,7 +101,7 @@ class VllmProtocol:
             block_size=server.block_size or None,
             kv_capacity_tokens=next((load.max_total_num_tokens for load in loads.loads), 0) or None,
             max_running=server.max_num_seqs or None,
-            ranks=max(1, server.data_parallel_size or loads.dp_rank_count),
+            ranks=sound_ranks(max(1, server.data_parallel_size or loads.dp_rank_count)),
             version=loads.version or None,
             eos_token_ids=tuple(model.eos_token_ids),
             default_sampling=dict(self._defaults),
@@ -220,6 +221,6 @@ class VllmProtocol:
 def _defaults(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

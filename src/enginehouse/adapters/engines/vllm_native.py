@@ -14,6 +14,7 @@ from enginehouse.adapters.engines.failures import engine_error
 from enginehouse.adapters.engines.health import require_serving, serving
 from enginehouse.adapters.engines.kv_sources import reachable
 from enginehouse.adapters.engines.protocol import Decoder, ProbeSettings
+from enginehouse.adapters.engines.ranks import sound_ranks
 from enginehouse.adapters.engines.vllm_native_stream import VllmNativeDecoder
 from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Target
 from enginehouse.domain.errors import EngineError, ProbeFailed
@@ -64,7 +65,7 @@ class VllmNativeProtocol:
                 permanent=True,
             )
         parallel = server.parallelism
-        ranks = max(1, parallel.data_parallel_size_local or parallel.data_parallel_size)
+        ranks = sound_ranks(max(1, parallel.data_parallel_size_local or parallel.data_parallel_size))
         self._first_rank = parallel.data_parallel_rank
         blocks, block = server.total_kv_blocks, server.kv_block_size
         return EngineInfo(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from enginehouse._proto.sglang_runtime_v1_pb2 import (
     ListModelsResponse,
     ModelCard,
 )
+from enginehouse.adapters.engines.sglang import _json_object
 from enginehouse.adapters.engines.sglang_info import Facts, engine_info
 from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role
 from enginehouse.domain.errors import ProbeFailed
@@ -147,3 +149,42 @@ def test_an_engine_that_cannot_generate_is_refused_for_good() -> None:
 def test_page_size_times_context_parallel_ranks() -> None:
     assert read({"page_size": 16, "dcp_size": 2}).block_size == 32
     assert read({"page_size": None}).block_size is None
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan, [], {}, "9" * 5000, 10**400, True, "\ud800", None])
+def test_m3_whatever_stands_where_a_number_or_a_word_should_be_it_is_read_as_not_told(odd: Any) -> None:
+    keys = (
+        "max_req_input_len",
+        "context_length",
+        "page_size",
+        "dcp_size",
+        "max_total_num_tokens",
+        "max_running_requests",
+        "dp_size",
+        "attn_dp_size",
+        "disaggregation_mode",
+        "kv_events",
+        "kv_events_config",
+        "tokenizer_path",
+        "tool_call_parser",
+    )
+    info = read({"kv_event_sources": 1, **dict.fromkeys(keys, odd)})
+    assert (info.model, info.ranks) == ("m", 1)
+    assert info.context_length in (None, 1)
+    assert info.tokenizer_path in (None, "9" * 5000)
+    told = read({"kv_events": dict.fromkeys(("dp_size", "block_size", "endpoint_port_base", "endpoint_host"), odd)})
+    assert told.ranks == 1
+    named = engine_info(Facts({"served_model_name": odd}, {}, [ModelCard(id="m", root="m")]), "h")
+    assert named.model in ("m", "9" * 5000)
+
+
+def test_m3_deep_json_is_read_as_not_told() -> None:
+    deep = "[" * 100_000
+    assert read({"kv_events_config": deep}).kv_event_sources == ()
+    assert _json_object(deep) == {}
+
+
+@pytest.mark.parametrize("server", [{"dp_size": 10**9}, {"kv_events": {"dp_size": 10**9, "endpoint_port_base": 5557}}])
+def test_m3_an_absurd_number_of_ranks_is_refused(server: dict[str, Any]) -> None:
+    with pytest.raises(ProbeFailed, match="1000000000 data-parallel ranks"):
+        read(server)

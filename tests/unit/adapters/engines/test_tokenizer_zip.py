@@ -53,6 +53,19 @@ def test_damage_is_found() -> None:
         unpack(b"", "", 10**6)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_m3_damage_inside_a_compressed_file_is_found(method: int) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as made:
+        made.writestr("tokenizer.json", bytes(range(256)) * 400)
+    whole = buffer.getvalue()
+    for place in range(44, len(whole) - 100, 7):
+        damaged = bytearray(whole)
+        damaged[place : place + 4] = b"\xff\x00\xff\x13"
+        with pytest.raises(BadTokenizer, match="no readable zip"):
+            unpack(bytes(damaged), "", 10**6)
+
+
 def test_a_bomb_is_not_unpacked() -> None:
     packed = archive({"tokenizer.json": b"\0" * 5_000_000})
     assert len(packed) < 10_000
