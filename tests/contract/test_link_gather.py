@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import h2.events
 import pytest
 
 from enginehouse.adapters.link import connection, gather
 from enginehouse.domain.link import LinkErrorKind
+from enginehouse.wire.grpc_h2 import Connection
 from tests.contract.link_peers import H2Peer, Run, Server, Sink, linked, runner
 
 PATH = "/t.T/M"
@@ -104,6 +106,118 @@ def test_the_end_of_the_connection_is_seen(reads: Reads, run: Run, abort: bool) 
             assert sink.messages == [b"%d" % number for number in range(sink.count)]
             if not abort:
                 assert sink.count == sent[0]
+
+    run(main())
+
+
+def test_m3_a_fault_while_the_clock_reads_ends_the_connection_and_not_the_link(
+    reads: Reads, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(peer: H2Peer) -> None:
+        peer.greet()
+        stream = await peer.request()
+        peer.open_answer(stream)
+        while not fault.is_set():
+            peer.message(stream, b"x")
+            await asyncio.sleep(0)
+        await peer.reader.read()
+
+    async def well(peer: H2Peer) -> None:
+        peer.greet()
+        peer.answer(await peer.request(), b"x")
+        await peer.request()
+
+    fault = asyncio.Event()
+    receive = Connection.receive
+
+    def faulty(self: Connection, data: bytes) -> None:
+        if reads.count == 3:
+            reads.count += 1
+            fault.set()
+            raise ZeroDivisionError("a bug")
+        receive(self, data)
+
+    async def main() -> None:
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        monkeypatch.setattr(Connection, "receive", faulty)
+        turns = iter((script, well))
+        async with Server(lambda peer: next(turns)(peer)) as server, linked(server.port) as link:
+            sink = Sink()
+            link.stream(PATH, b"", sink)
+            assert (await sink.error()).kind == LinkErrorKind.PROTOCOL
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+            assert await link.unary(PATH, b"", timeout=20) == b"x"
+
+    run(main())
+
+
+def test_a_raising_reader_hands_the_socket_back(run: Run) -> None:
+    """Whatever raises behind it: somebody has to read on."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            heard: list[bytes] = []
+            read: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+            class Reader(asyncio.Protocol):
+                def data_received(self, data: bytes) -> None:
+                    read.set_result(data)
+
+            def receive(data: bytes) -> None:
+                heard.append(data)
+                raise ZeroDivisionError("a bug")
+
+            loop = asyncio.get_running_loop()
+            reported: list[object] = []
+            loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+            transport, _ = await loop.create_connection(Reader, sock=ours)
+            gatherer = gather.Gatherer(loop, transport, 60.0, receive)
+            while gatherer._timer is None:
+                gatherer.seen()
+            theirs.sendall(b"one")
+            with pytest.raises(ZeroDivisionError):
+                gatherer._read()
+            theirs.sendall(b"two")
+            assert await read == b"two"
+            assert heard == [b"one"]
+            gatherer.close()
+            transport.close()
+
+    run(main())
+
+
+def test_without_file_descriptors_it_goes_on_without_gathering(
+    reads: Reads, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def none_left(fileno: int) -> int:
+        asked.append(fileno)
+        raise OSError(24, "Too many open files")
+
+    async def script(peer: H2Peer) -> None:
+        peer.greet()
+        stream = await peer.request()
+        peer.open_answer(stream)
+        while len(asked) < 3:
+            peer.message(stream, b"%d" % len(sent))
+            sent.append(0)
+            await asyncio.sleep(0)
+        peer.end_answer(stream)
+        await peer.request()
+
+    sent: list[int] = []
+
+    async def main() -> None:
+        monkeypatch.setattr(gather.os, "dup", none_left)
+        async with Server(script) as server, linked(server.port) as link:
+            sink = Sink()
+            link.stream(PATH, b"", sink)
+            assert await sink.end() is None
+            assert sink.messages == [b"%d" % number for number in range(len(sent))]
+            assert reads.count == 0
 
     run(main())
 

@@ -12,6 +12,7 @@ from enginehouse.domain.link import LinkError, LinkErrorKind
 
 PREFIX = struct.Struct(">BI")
 """Before each message: compressed flag, length."""
+_NOTHING = memoryview(b"")
 
 
 def _nobody(_: bytes) -> None:
@@ -87,6 +88,8 @@ class Stream:
         self.on_message = _nobody
         self.on_end = _forgotten
         self.partial = bytearray()
+        if self.body is not None:
+            self.body = _NOTHING  # never sent, and megabytes perhaps; the outflow may hold the stream for long
 
     def take(self, data: bytes, limit: int) -> LinkError | None:
         """Take DATA in any portion and deliver the messages that it completes. An error is the caller's to end with."""

@@ -131,6 +131,17 @@ def test_trailers_only_answers(fields: tuple[tuple[str, str], ...], kind: str, s
     assert peer.machine.open_streams == 0
 
 
+@pytest.mark.parametrize("raw", ["0", "00", "000000000", "-0", "+0", "", "9" * 40, "\u0660"])
+@pytest.mark.parametrize("http", ["200", "404", "", "1xx", "99999"])
+@pytest.mark.parametrize("end", [True, False])
+def test_no_pair_of_statuses_makes_the_machine_raise(http: str, raw: str, end: bool) -> None:
+    peer = Peer()
+    sink, stream = peer.call()
+    peer.feed(peer.headers(stream.id, (":status", http), ("grpc-status", raw), end=end))
+    assert len(sink.ends) == (0 if http.startswith("1") and not end else 1)
+    assert peer.machine.failed is None
+
+
 @pytest.mark.parametrize(
     ("fields", "status"),
     [(((":status", "404"),), GrpcStatus.UNIMPLEMENTED), (((":status", "200"), ("content-type", "text/plain")), None)],

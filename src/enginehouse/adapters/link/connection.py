@@ -116,8 +116,13 @@ class LinkConnection(asyncio.Protocol):
 
     def _received(self, data: bytes) -> None:
         self._busy = True
-        self.machine.receive(data)
-        self._busy = False
+        try:
+            self.machine.receive(data)
+        except Exception as fault:  # of ours, whatever the peer sent; this connection cannot go on, the others can
+            self._loop.call_exception_handler({"message": "reading from an engine failed", "exception": fault})
+            self.close(LinkErrorKind.PROTOCOL, f"a fault while reading ({type(fault).__name__})")
+        finally:
+            self._busy = False
         self.flush()
 
     def _look(self) -> None:

@@ -45,11 +45,13 @@ class Gatherer:
         self._dense = self._dense + 1 if now - self._last < self._period else 0
         self._last = now
         if self._dense >= _DENSE_READS and self._timer is None and not self._transport.is_closing():
-            self._transport.pause_reading()
             if self._sock is None:
-                fileno = self._transport.get_extra_info("socket").fileno()
-                self._sock = socket.socket(fileno=os.dup(fileno))
-                self._sock.setblocking(False)
+                try:
+                    self._sock = _copy(self._transport.get_extra_info("socket").fileno())
+                except OSError:  # out of file descriptors: it works without, and may be tried again later
+                    self._dense = 0
+                    return
+            self._transport.pause_reading()
             self._timer = self._loop.call_later(self._period, self._read)
 
     def close(self) -> None:
@@ -68,12 +70,22 @@ class Gatherer:
             data = self._sock.recv(_CHUNK)
         except OSError:  # nothing there, or broken, which the transport will find out for itself
             data = b""
-        if data and not self._transport.is_closing():
-            self._receive(data)
-        if self._transport.is_closing():
-            return
-        if data and len(data) < _CHUNK:
-            self._timer = self._loop.call_later(self._period, self._read)
-        else:
-            self._dense = 0
-            self._transport.resume_reading()
+        go_on = False
+        try:
+            if data and not self._transport.is_closing():
+                self._receive(data)
+                go_on = len(data) < _CHUNK
+        finally:  # if that raised, too, somebody has to read on
+            if not self._transport.is_closing():
+                if go_on:
+                    self._timer = self._loop.call_later(self._period, self._read)
+                else:
+                    self._dense = 0
+                    self._transport.resume_reading()
+
+
+def _copy(fileno: int) -> socket.socket:
+    """The same connection on another descriptor, so that either reader may close its own."""
+    sock = socket.socket(fileno=os.dup(fileno))
+    sock.setblocking(False)
+    return sock

@@ -222,6 +222,12 @@ class Link:
             del self._dials[connection]
             connection.abort()
             self._cannot_connect(connection, error)
+        except Exception as fault:  # of ours: the calls that wait must hear of it all the same
+            del self._dials[connection]
+            connection.abort()
+            self._loop.call_exception_handler({"message": "connecting to an engine failed", "exception": fault})
+            text = f"{self._target.url}: a fault while connecting ({type(fault).__name__})"
+            self._cannot_connect(connection, LinkError(LinkErrorKind.CONNECT, text, may_have_been_processed=False))
         except BaseException:
             del self._dials[connection]
             connection.abort()
@@ -250,7 +256,10 @@ class Link:
         if connection.reported:
             return
         if code == ErrorCode.ENHANCE_YOUR_CALM:
-            self._not_before = self._loop.time() + self._calm
+            now = self._loop.time()
+            if now - self._not_before > _CALM_LIMIT:  # it has been content since; this is another matter
+                self._calm = self._settings.calm_down
+            self._not_before = now + self._calm
             self._calm = min(self._calm * 2, _CALM_LIMIT)
         said = f"{code_name(code)}: {text}" if text else code_name(code)
         self._report(
