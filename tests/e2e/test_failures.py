@@ -5,41 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from enginehouse.domain.engine import ProtocolName
 from tests.e2e.conftest import MakeEngine, MakeFront
-from tests.e2e.support import WITHIN, Answer, Engine, Front, Stream, ask, at_once, chat, counts, well_formed
+from tests.e2e.fleets import two, urls
+from tests.e2e.support import WITHIN, Answer, Stream, ask, at_once, chat, counts, well_formed
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
 ALL = [protocol.value for protocol in ProtocolName]
-
-
-def urls(*engines: Engine) -> list[str]:
-    return [part for engine in engines for part in ("--engine", engine.url)]
-
-
-def two(engine: MakeEngine, front: MakeFront, *options: object, **faults: Any) -> tuple[Engine, Engine, Front]:
-    """Two engines, the first with faults, and a frontend that knows both."""
-    a, b = engine("a", **faults), engine("b")
-    for one in (a, b):
-        one.run(wait=False)
-    for one in (a, b):
-        assert one.child is not None
-        one.child.wait_line("on grpc://")
-    running = front(*urls(a, b), *options)
-    for one in (a, b):
-        running.wait_state(one, "serving")
-    return a, b, running
 
 
 def well_ended(answer: Answer) -> bool:
@@ -180,61 +157,6 @@ def test_m5_a_crowd_that_hangs_up_at_random_leaves_nothing(engine: MakeEngine, f
 
 def _gauge_of_work(line: str) -> bool:
     return "in_flight" in line.split("{")[0].split(" ")[0] and not line.startswith("#")
-
-
-def test_s2_clients_that_never_read_cost_bounded_memory(engine: MakeEngine, front: MakeFront) -> None:
-    """The engine feels it: without a set pace it makes tokens as they are taken, and after a while none are taken."""
-    one = engine("a", tokens_per_second=0, context_length=1_000_000).run()
-    running = front(*urls(one), "--stalled-client-timeout", 600)
-    assert ask(running).whole
-    pid = running.child.process.pid
-    before = resident(pid)
-    # Few, so that the kernel's own buffers, some megabytes for each, are full soon.
-    streams = [Stream(running, chat(f"{n}", max_tokens=500_000), receive=4096) for n in range(8)]
-    until(lambda: one.open == 8)
-    tokens = standing_still(lambda: tokens_held(one))
-    grown = (resident(pid) - before) / len(streams)
-    assert tokens < 8 * 50_000  # of half a million each
-    assert grown < 1_000_000, f"{grown / 1e3:.0f} kB per client that does not read"
-    assert ask(running).whole  # others are served as ever
-    streams[0].until_text(200)  # and who begins to read again gets its answer in order
-    for stream in streams:
-        stream.close()
-    until(lambda: one.open == 0)
-    running.wait_idle()
-
-
-def tokens_held(engine: Engine) -> int:
-    """Tokens of prompts and answers that the engine works on."""
-    with grpc.insecure_channel(f"{engine.host}:{engine.port}") as channel:
-        data = channel.unary_unary("/vllm.grpc.engine.VllmEngine/GetLoads")(b"", timeout=WITHIN)
-    loads: Any = pb.GetLoadsResponse.FromString(data).loads
-    return sum(int(load.num_used_tokens) for load in loads)
-
-
-def standing_still(value: Callable[[], int]) -> int:
-    """The value once it does not move any more."""
-    deadline = time.monotonic() + WITHIN
-    seen: list[int] = []
-    while len(seen) < 10 or len(set(seen[-10:])) > 1:
-        assert time.monotonic() < deadline, f"it keeps moving: {seen[-10:]}"
-        seen.append(value())
-        time.sleep(0.1)
-    return seen[-1]
-
-
-def test_s2_a_client_that_stays_away_is_cut_and_the_engine_told(engine: MakeEngine, front: MakeFront) -> None:
-    one = engine("a", tokens_per_second=0, context_length=1_000_000).run()
-    running = front(*urls(one), "--stalled-client-timeout", 0.5)
-    stream = Stream(running, chat(max_tokens=500_000), receive=4096)
-    until(lambda: one.requests == 1)
-    until(lambda: one.open == 0)
-    running.wait_idle()
-    stream.close()
-
-
-def resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 def test_m14_g9_a_mute_engine_delays_nobody_and_leaves_the_rotation(engine: MakeEngine, front: MakeFront) -> None:
