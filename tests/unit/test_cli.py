@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 import enginehouse
 from enginehouse.cli import COMMANDS, main
 from enginehouse.http.fleet_table import duration, render, table
+from enginehouse.mock.vocabulary import BUNDLED
 
 
 @pytest.fixture(autouse=True)
@@ -89,12 +91,22 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         (["serve", "--port"], "requires an argument"),
         (["serve", "stray", "--engine=grpc://a:1"], "stray"),
         (["serve"], "no source of engines"),
-        (["serve", "--engine=grpc://a:1", "--drain-timeout=-1"], "drain_timeout must not be negative"),
+        (["serve", "--engine=grpc://a:1", "--drain-timeout=-1"], "--drain-timeout must not be negative"),
+        (["serve", "--engine=grpc://a:1", "--link-connect-timeout=0"], "--link-connect-timeout must be more than 0"),
+        (["check", "--pods=x", "--kube-connect-timeout=0"], "--kube-connect-timeout must be more than 0"),
+        (["check", "--engine=grpc://a:1", "--engines-file-poll-interval=0"], "--engines-file-poll-interval must be"),
+        (["check", "--pods=app in a", "--pod-port=1"], "--pods: 'app in a' has a part that is no requirement"),
+        (["check", "--pods=a", "--prefill-pods=b=-c"], "--prefill-pods: 'b=-c' has '-c', which no label can have"),
         (["check"], "no source of engines"),
-        (["check", "--namespace=a", "--all-namespaces", "--pods=x"], "exclude each other"),
+        (
+            ["check", "--namespace=a", "--all-namespaces", "--pods=x"],
+            "--namespace and --all-namespaces exclude each other",
+        ),
+        (["check", "--engine=grpcs://a:1", "--link-ca=/no/such.pem"], "--link-ca: '/no/such.pem' cannot be read"),
         (["mock", "--port=1.5"], "--port: '1.5' is not a whole number"),
         (["mock", "--tokens-per-second=nan"], "--tokens-per-second: 'nan' is not a number"),
-        (["mock", "--ranks=0"], "ranks must be at least 1"),
+        (["mock", "--ranks=0"], "--ranks must be at least 1"),
+        (["mock", "--refuse=NO"], "--refuse: 'NO' is not the name of a gRPC status"),
         (["mock", "--protocol=http"], "sglang"),
         (["demo", "--engines=0"], "at least 1"),
     ],
@@ -112,11 +124,13 @@ def test_what_is_not_understood_exits_with_2_and_one_line_a_problem(
 def test_check_says_what_serve_would_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINEHOUSE_POLICE", "random")
     argv = ["check", "--engine=grpc://a:1?role=decode", "--pods=app=x", "--pod-port=3", "--engines-file=/no/such/file"]
-    assert main(argv) == 0
+    assert main([*argv, "--tokenizer=/no/such/model"]) == 0
     out = capsys.readouterr().out
     assert "engine grpc://a:1 (decode)" in out
     assert "watch pods 'app=x', port 3" in out
-    assert "follow the engines in /no/such/file" in out, "it is named, not opened"
+    assert "follow the engines in /no/such/file" in out
+    assert "warning: --engines-file: '/no/such/file' cannot be read: No such file or directory" in out
+    assert "warning: --tokenizer: '/no/such/model' is no folder here" in out
     assert "warning: ENGINEHOUSE_POLICE is not a setting; did you mean 'ENGINEHOUSE_POLICY'?" in out
 
 
@@ -160,7 +174,19 @@ def test_engines_prints_the_page_itself(frontend: Callable[[bytes], str], capsys
     assert json.loads(capsys.readouterr().out) == shown
 
 
-@pytest.mark.parametrize("body", [b"<html>", b""])
+def test_check_says_nothing_of_files_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "engines.yaml").write_text("[]")
+    assert main(["check", f"--engines-file={tmp_path / 'engines.yaml'}", f"--tokenizer={BUNDLED}"]) == 0
+    assert "warning" not in capsys.readouterr().out
+    assert main(["check", f"--engines-file={tmp_path}"]) == 0
+    assert f"warning: --engines-file: '{tmp_path}' is not a regular file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>", b"", b"{}", b"[]", b"null", b"7", b"[" * 100_000, b"\xff", b'{"model": null, "ready": true}'],
+    ids=lambda body: body[:12].decode("latin-1"),
+)
 def test_engines_on_something_else_fails_in_one_line(
     body: bytes, frontend: Callable[[bytes], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +194,75 @@ def test_engines_on_something_else_fails_in_one_line(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
+
+
+def test_engines_takes_a_bare_host_and_port(
+    frontend: Callable[[bytes], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = frontend(json.dumps(page(engine())).encode())
+    assert main(["engines", "--url", url.removeprefix("http://").rstrip("/")]) == 0
+    assert "default/a:30001" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("file:///etc/passwd", "not of the form http://HOST:PORT"),
+        ("grpc://a:1", "not of the form"),
+        ("http://[::1", "not of the form"),
+        ("http://a b:1", "not of the form"),
+        ("http://a:port", "not of the form"),
+        ("http://", "not of the form"),
+        ("\x1b[2J", "not of the form"),
+    ],
+)
+def test_a_url_that_cannot_be_asked_fails_in_one_line(url: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["engines", "--url", url]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert "\x1b" not in line
+
+
+def test_engines_of_a_grpc_port_fails_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(bytes.fromhex("000000040000000000") + b"\n")  # the SETTINGS of HTTP/2
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert main(["engines", "--url", f"127.0.0.1:{server.getsockname()[1]}"]) == 1
+        thread.join()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is it a frontend's HTTP port?" in line
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_has_seen_enough_is_no_traceback(options: list[str], frontend: Callable[[bytes], str]) -> None:
+    url = frontend(json.dumps(page(*[engine()] * 5000)).encode())
+    command = [sys.executable, "-m", "enginehouse", "engines", "--url", url, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.read(10)
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait() == 1
+
+
+def test_what_engines_say_reaches_the_terminal_as_text(
+    frontend: Callable[[bytes], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = page(engine(name="a\x1b]0;title\x07", reason="bad\x1b[2J\u202e \ud800"), model={"model": "m\x1b[31m\r\n"})
+    assert main(["engines", "--url", frontend(json.dumps(shown).encode())]) == 0
+    out = capsys.readouterr().out
+    assert all(char.isprintable() or char == "\n" for char in out)
+    assert r"a\x1b]0;title\x07" in out
+    assert r"bad\x1b[2J\u202e \ud800" in out
+    assert out.startswith(r"m\x1b[31m\r\n,")
 
 
 def test_engines_without_a_frontend_fails_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ import yaml
 
 from enginehouse.cli import application
 from enginehouse.settings import InvalidSettings, Settings, setting_rows, unknown
-from enginehouse.settings.problems import selector_fault
 
 ROWS = setting_rows()
 APP = application()
@@ -202,17 +201,29 @@ def test_all_problems_are_told_at_once() -> None:
     assert len(caught.value.found) == 3
 
 
-@pytest.mark.parametrize(
-    "selector",
-    ["app=sglang", "app==a,tier!=b", "app", "!app", "app in (a,b),x notin (c)", "example.com/role=head", "a=,b"],
-)
-def test_good_selectors_pass(selector: str) -> None:
-    assert selector_fault(selector) is None
+def test_a_key_that_stands_twice_in_the_file_is_refused_with_both_lines(tmp_path: Path) -> None:
+    message = refused(config(tmp_path, "port: 81\nhost: a\n\nport: 82\n"), "--engine=grpc://a:1")
+    assert "key 'port' is given twice, in line 1 and in line 4" in message
 
 
-@pytest.mark.parametrize("selector", ["", " ", "app=a b", "app in a", "(app)", "app=a,,b", "app=a)"])
-def test_bad_selectors_are_found_before_the_api_server_sees_them(selector: str) -> None:
-    assert selector_fault(selector) is not None
+def test_all_problems_of_the_file_and_the_flags_are_told_at_once(tmp_path: Path) -> None:
+    text = "prot: 1\nport: eighty\nhost: [a]\nhost: {}\ndrain-timeout: soon\n"
+    lines = refused(config(tmp_path, text), "--engine=grpc://a:1", "--pod-port=1.5").splitlines()
+    for said in (
+        "unknown key 'prot'",
+        "key 'host' is given twice",
+        "host: {} is not a text",
+        "'eighty'",
+        "'soon'",
+        "1.5",
+    ):
+        assert len([line for line in lines if said in line]) == 1, said
+    assert len(lines) == 6
+
+
+@pytest.mark.parametrize("text", ["port: 2020-13-45", 'host: "\\UFFFFFFFF"', "a: " + "[" * 5000])
+def test_a_file_with_impossible_values_is_not_yaml(tmp_path: Path, text: str) -> None:
+    assert "is not YAML" in refused(config(tmp_path, text), "--engine=grpc://a:1")
 
 
 def test_service_links_of_kubernetes_are_not_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import cyclopts
 from cyclopts.argument import ArgumentCollection
 
 import enginehouse
-from enginehouse.cli.strict import check_numbers
+from enginehouse.cli.strict import bad_numbers
+from enginehouse.cli.words import in_flags
 
 COMMANDS = {
     "serve": "Serve OpenAI requests from engines that are given, listed in a file, or found as pods.",
@@ -30,20 +31,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             list(sys.argv[1:] if argv is None else argv), exit_on_error=False, print_error=False
         )
     except ValueError as problem:  # a settings class refuses a value
-        return _refused(problem)
+        return _refused(in_flags(problem))
     except cyclopts.CycloptsError as problem:
-        return _refused(problem)
+        return _refused(str(problem))
     try:
         result = command(*bound.args, **bound.kwargs)
     except cyclopts.CycloptsError as problem:  # settings that do not go together
-        return _refused(problem)
+        return _refused(str(problem))
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
 
 
-def _refused(problem: Exception) -> int:
-    for line in str(problem).splitlines():
+def _refused(problem: str) -> int:
+    for line in problem.splitlines():
         print(f"enginehouse: {line}", file=sys.stderr)
     return 2
 
@@ -64,8 +65,11 @@ def application() -> cyclopts.App:
 
 
 def _more_sources(app: cyclopts.App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    problems: list[str] = []
     if commands in (("serve",), ("check",)):
         from enginehouse.settings import fill
 
-        fill(app, commands, arguments)
-    check_numbers(arguments)
+        problems += fill(app, commands, arguments)
+    problems += bad_numbers(arguments)
+    if problems:  # all at once: whoever has made three mistakes need not start three times
+        raise cyclopts.CycloptsError(msg="\n".join(problems))

@@ -1,4 +1,4 @@
-"""`enginehouse check`: what `serve` would make of the same options. Reads the `--config` file only."""
+"""`enginehouse check`: what `serve` would make of the same options. Reads the files that they name, nothing else."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from enginehouse.settings import Settings, plan, unknown
+from enginehouse.cli.output import say
+from enginehouse.settings import Settings, missing_files, plan, unknown
 
 
 def check(*, settings: Annotated[Settings, Parameter(name="*")] | None = None) -> int:
     """Validate the configuration of serve, say what it would do, and touch nothing.
 
-    Takes the options of serve. Exits with 0 if serve would start with them, with 2 if not.
+    Takes the options of serve. Exits with 0 if serve would start with them, with 2 if not. It opens no connection: that
+    ports are free, or that engines and the API server can be reached, only a start shows.
     """
     chosen = settings if settings is not None else Settings()
     chosen.validate()
-    for line in (*plan(chosen), *(f"warning: {text}" for text in unknown(dict(os.environ)))):
-        print(line)
-    return 0
+    chosen.check_files()
+    warnings = (*missing_files(chosen), *unknown(dict(os.environ)))
+    return say((*plan(chosen), *(f"warning: {text}" for text in warnings)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 
-import cyclopts
 from cyclopts import ArgumentCollection
 
 
-def check_numbers(arguments: ArgumentCollection) -> None:
-    """Raise CycloptsError that names the value and where it came from."""
+def bad_numbers(arguments: ArgumentCollection) -> Iterator[str]:
+    """A sentence for each, which names the value and where it came from."""
     for argument in arguments:
         hints = (argument.hint, *getattr(argument.hint, "__args__", ()))
         for token in argument.tokens:
@@ -18,9 +18,9 @@ def check_numbers(arguments: ArgumentCollection) -> None:
             if token.source not in ("cli", "env"):
                 where = f"{token.source}: {where.strip('[]').lstrip('-')}"
             if int in hints and not re.fullmatch(r"[+-]?\d+", token.value):
-                raise cyclopts.CycloptsError(msg=f"{where}: {token.value!r} is not a whole number")
+                yield f"{where}: {token.value!r} is not a whole number"
             if float in hints and not _finite(token.value):
-                raise cyclopts.CycloptsError(msg=f"{where}: {token.value!r} is not a number")
+                yield f"{where}: {token.value!r} is not a number"
 
 
 def _finite(text: str) -> bool:

@@ -8,8 +8,24 @@ from typing import Any
 Page = Mapping[str, Any]
 
 
-def render(page: Page) -> Iterator[str]:
-    """The page in lines: what is served, the engines, the feeds."""
+class NotAPage(ValueError):
+    """This is something else than an `/engines` page."""
+
+
+def render(page: Any) -> list[str]:
+    """The page in lines: what is served, the engines, the feeds. Raises NotAPage."""
+    try:
+        return [printable(line) for line in _lines(page)]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise NotAPage(str(error)) from error
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey, or could not show, written as an escape: engines name themselves."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _lines(page: Page) -> Iterator[str]:
     model = page["model"]["model"] if page["model"] else "no model yet"
     state = "ready" if page["ready"] else "not ready: " + "; ".join(page["reasons"])
     yield f"{model}, {page['topology']['name']}, {page['policy']}, {page['requests_in_flight']} in flight, {state}"
@@ -56,7 +72,7 @@ def feed_row(feed: Page) -> tuple[str, ...]:
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Aligned columns; the last one may be as long as it likes."""
-    lines = [titles, *([" ".join(cell.split()) for cell in row] for row in rows)]
+    lines = [titles, *([printable(" ".join(cell.split())) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
     for line in lines:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

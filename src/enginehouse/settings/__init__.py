@@ -22,11 +22,11 @@ from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
 from enginehouse.service.generate import RequestSettings
 from enginehouse.settings.engines import FleetSettings, SourceSettings
-from enginehouse.settings.problems import file_problems, plan, problems
+from enginehouse.settings.problems import missing_files, plan, problems, tls_files_problems
 from enginehouse.settings.sources import Sources, unknown_variables
 from enginehouse.settings.table import Row, flat, rows
 
-__all__ = ["InvalidSettings", "Settings", "fill", "plan", "setting_rows", "unknown"]
+__all__ = ["InvalidSettings", "Settings", "fill", "missing_files", "plan", "setting_rows", "unknown"]
 
 _KUBE = (
     "backoff_limit",
@@ -73,7 +73,7 @@ class Settings:
 
     def check_files(self) -> None:
         """Raise InvalidSettings unless the files that the settings name for TLS can be used."""
-        if found := list(file_problems(self)):
+        if found := list(tls_files_problems(self)):
             raise InvalidSettings(found)
 
 
@@ -82,9 +82,9 @@ def setting_rows() -> tuple[Row, ...]:
     return tuple(rows(Settings))
 
 
-def fill(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
-    """Fill in what the command line left open: the environment, then the file."""
-    Sources(setting_rows())(app, commands, arguments)
+def fill(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> list[str]:
+    """Fill in what the command line left open: the environment, then the file. Returns what is wrong with the file."""
+    return Sources(setting_rows())(app, commands, arguments)
 
 
 def unknown(environ: dict[str, str]) -> list[str]:

@@ -1,12 +1,12 @@
-"""Do the settings make sense together, and what would `serve` do with them? Only `file_problems` opens anything."""
+"""Do the settings make sense together, and what would `serve` do with them? Only `…_files…` opens any."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from enginehouse.core.selector import selector_fault
 from enginehouse.domain.engine import InvalidTarget, Role, Target
 from enginehouse.settings.table import rows
 
@@ -90,8 +90,8 @@ def _together(settings: Settings) -> Iterator[str]:
         yield f"--prefill-pods: {chosen.pods!r} is also --pods; a pod cannot be in both pools"
 
 
-def file_problems(settings: Settings) -> Iterator[str]:
-    """Files that the settings name for TLS and that cannot be used. The only part that reads the disk."""
+def tls_files_problems(settings: Settings) -> Iterator[str]:
+    """Files that the settings name for TLS and that cannot be used."""
     link = settings.link
     named = {"--link-ca": link.ca, "--link-cert": link.cert, "--link-key": link.key}
     for flag, path in named.items():
@@ -109,17 +109,23 @@ def file_problems(settings: Settings) -> Iterator[str]:
             yield f"{given}: not usable PEM files, or a key that does not fit: {error}"
 
 
-def selector_fault(selector: str) -> str | None:
-    """What is wrong with a label selector, as far as that shows without an API server."""
-    if not selector.strip():
-        return "is empty and would select every pod"
-    if selector.count("(") != selector.count(")"):
-        return "has unbalanced parentheses"
-    for part in re.split(r",(?![^(]*\))", selector):
-        text = part.strip()
-        if not re.fullmatch(r"!?\s*[^\s=!,()]+|[^\s=!,()]+\s*(=|==|!=)\s*[^\s=!,()]*|\S+\s+(in|notin)\s*\(.*\)", text):
-            return f"has a part that is no requirement: {text!r}"
-    return None
+def missing_files(settings: Settings) -> Iterator[str]:
+    """Files that are not there and that `serve` would wait for: it starts, and is not ready before they come."""
+    file, tokenizer = settings.sources.engines_file, settings.fleet.tokenizer
+    if file is not None:
+        try:
+            if not file.stat() or not file.is_file():
+                yield f"--engines-file: {str(file)!r} is not a regular file"
+        except OSError as error:
+            yield f"--engines-file: {str(file)!r} cannot be read: {error.strerror}"
+    if tokenizer is not None:
+        from enginehouse.adapters.tokenizer.errors import TokenizerError
+        from enginehouse.adapters.tokenizer.files import find_files
+
+        try:
+            find_files(tokenizer)
+        except (TokenizerError, OSError) as error:
+            yield f"--tokenizer: {error}"
 
 
 def plan(settings: Settings) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,33 +35,53 @@ class Sources:
         self._rows = {row.key: row for row in rows}
         self._prefix = prefix
 
-    def __call__(self, app: cyclopts.App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    def __call__(self, app: cyclopts.App, commands: tuple[str, ...], arguments: ArgumentCollection) -> list[str]:
+        """Fill in the arguments. Returns what is wrong with keys of the file; raises BadSource if all of it is."""
         drop_service_links(os.environ, self._prefix)
         Env(self._prefix, command=False)(app, commands, arguments)
         chosen = next((argument.tokens for argument in arguments if argument.name == "--config"), None)
-        if chosen:
-            values = read_file(Path(chosen[0].value), self._rows)
-            Dict(values, source=chosen[0].value, use_commands_as_keys=False)(app, commands, arguments)
+        if not chosen:
+            return []
+        values, problems = read_file(Path(chosen[0].value), self._rows)
+        Dict(values, source=chosen[0].value, use_commands_as_keys=False)(app, commands, arguments)
+        return problems
 
 
-def read_file(path: Path, rows: Mapping[str, Row]) -> dict[str, Any]:
-    """The file's keys and values. Raises BadSource."""
+def read_file(path: Path, rows: Mapping[str, Row]) -> tuple[dict[str, Any], list[str]]:
+    """The file's keys and values, and a sentence for each that cannot be used. Raises BadSource."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
     except OSError as error:
         raise BadSource(msg=f"--config {path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise BadSource(msg=f"--config {path}: is not YAML: {error}") from None
     if values is None:
-        return {}
-    if not isinstance(values, dict):
+        return {}, []
+    if not isinstance(values, dict) or not isinstance(root, yaml.MappingNode):
         raise BadSource(msg=f"--config {path}: must be a mapping of settings, such as `port: 8000`")
+    problems = [*_twice(root)]
+    good: dict[str, Any] = {}
     for key, value in values.items():
         if key not in rows or key == "config":
-            raise BadSource(msg=f"--config {path}: unknown key {key!r}{_meant(str(key), rows)}")
-        if isinstance(value, dict) or (isinstance(value, list) and not rows[key].many):
-            raise BadSource(msg=f"--config {path}: {key}: {value!r} is not a {rows[key].kind}")
-    return {key: value for key, value in values.items() if value is not None}
+            problems.append(f"unknown key {key!r}{_meant(str(key), rows)}")
+        elif isinstance(value, dict) or (isinstance(value, list) and not rows[key].many):
+            problems.append(f"{key}: {value!r} is not a {rows[key].kind}")
+        elif value is not None:
+            good[key] = value
+    return good, [f"--config {path}: {problem}" for problem in problems]
+
+
+def _twice(root: yaml.MappingNode) -> Iterator[str]:
+    """YAML would let the last one win without a word."""
+    lines: dict[str, int] = {}
+    for node, _ in root.value:
+        if isinstance(node, yaml.ScalarNode):
+            line = node.start_mark.line + 1
+            if node.value in lines:
+                yield f"key {node.value!r} is given twice, in line {lines[node.value]} and in line {line}"
+            lines[node.value] = line
 
 
 def drop_service_links(environ: dict[str, str] | os._Environ[str], prefix: str) -> None:
