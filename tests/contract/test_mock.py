@@ -539,5 +539,5 @@ def test_a_reader_that_is_late_gets_its_tokens_together() -> None:
 def test_two_engines_on_one_port_are_an_error() -> None:
     @against(ProtocolName.VLLM)
     async def _(one: Peer) -> None:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(OSError, match="cannot listen on"):
             await MockEngine(MockSettings(port=one.engine.port)).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,19 @@ def test_sigterm_ends_streams_or_gives_them_their_grace(
     (end,) = [line for line in json_lines(log) if line["event"] == "end"]
     assert end["outcome"] == ("length" if whole else "abort")
     assert (len(messages) == 101) is whole
+
+
+def test_a_taken_port_is_told_in_one_line(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for options in ([], ["--mute", "1"]):
+            child = start([PYTHON, "-m", "enginehouse", "mock", "--port", str(port), *options])
+            assert child.process.wait(20) == 1
+            until(lambda child=child: child.lines)
+            said = f"enginehouse: cannot listen on 127.0.0.1 port {port}: Address already in use"
+            assert child.lines == [said]
 
 
 def test_bad_options_stop_the_start(start: Start) -> None:

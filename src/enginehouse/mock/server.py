@@ -87,9 +87,12 @@ class MockEngine:
         settings = self.settings
         await asyncio.sleep(settings.listen_delay)
         if settings.mute:
-            with _silent_listener(settings.host, self.port) as listener:
+            with _bound(settings.host, self.port) as listener:
+                listener.listen(64)
                 self.port = listener.getsockname()[1]
                 await asyncio.sleep(settings.mute)
+        # gRPC would say in many words, and not to us, why a port cannot be had.
+        _bound(settings.host, self.port).close()
         self.engine.warm = not settings.warmup
         front = _FRONTS[settings.protocol](self.engine)
         # Without so_reuseport two engines on one port are an error and not a lottery.
@@ -97,7 +100,10 @@ class MockEngine:
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers(generic_handlers(front))
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.port = self._server.add_insecure_port(f"{host}:{self.port}")
+        try:
+            self.port = self._server.add_insecure_port(f"{host}:{self.port}")
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
         await self._server.start()
         self.engine.journal.write("listening", port=self.port)
         if settings.warmup:
@@ -161,12 +167,16 @@ _PATIENT = (
 """All three real servers tolerate a ping every second."""
 
 
-def _silent_listener(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen(64)
-    return listener
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that has the port. Raises OSError with the address in its text."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise OSError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return sock
 
 
 async def serve(settings: MockSettings) -> None:
@@ -190,5 +200,9 @@ async def serve(settings: MockSettings) -> None:
 
 def run(settings: MockSettings) -> int:
     """`enginehouse mock`: one engine in this process, until a signal; returns the exit status."""
-    uvloop.run(serve(settings))
+    try:
+        uvloop.run(serve(settings))
+    except OSError as error:
+        print(f"enginehouse: {error}", file=sys.stderr)
+        return 1
     return 0
