@@ -11,6 +11,7 @@ class EnginehouseError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     default_code: ClassVar[str | None] = None
+    default_retry_after: ClassVar[int | None] = None
 
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None
@@ -19,7 +20,7 @@ class EnginehouseError(Exception):
         self.message = message
         self.param = param
         self.code = code if code is not None else self.default_code
-        self.retry_after = retry_after
+        self.retry_after = retry_after if retry_after is not None else self.default_retry_after
 
 
 # The caller's doing.
@@ -95,6 +96,7 @@ class NoEngine(EnginehouseError):
     status = 503
     type = "server_error"
     default_code = "no_engine"
+    default_retry_after = 1
 
 
 class Overloaded(EnginehouseError):
@@ -103,6 +105,7 @@ class Overloaded(EnginehouseError):
     status = 429
     type = "rate_limit_error"
     default_code = "overloaded"
+    default_retry_after = 1
 
 
 class ShuttingDown(EnginehouseError):
@@ -111,6 +114,7 @@ class ShuttingDown(EnginehouseError):
     status = 503
     type = "server_error"
     default_code = "shutting_down"
+    default_retry_after = 1
 
 
 # The engine's doing.
@@ -134,6 +138,7 @@ class EngineUnavailable(EngineError):
 
     status = 503
     default_code = "engine_unavailable"
+    default_retry_after = 1
     suspect = True
 
 
@@ -159,6 +164,7 @@ class EngineOverloaded(EngineError):
     status = 429
     type = "rate_limit_error"
     default_code = "engine_overloaded"
+    default_retry_after = 1
 
 
 class EngineFailed(EngineError):

@@ -23,6 +23,7 @@ from enginehouse.core.membership.intents import (
     CloseEngine,
     CutStreams,
     Drain,
+    Forsake,
     Ignored,
     Intent,
     Moved,
@@ -35,11 +36,12 @@ from enginehouse.core.membership.roles import Topology
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.core.membership.states import State
 from enginehouse.domain.engine import Target
-from enginehouse.domain.errors import EngineBroken, EngineError, EngineTimeout
+from enginehouse.domain.errors import EngineBroken, EngineError, EngineFailed, EngineTimeout
 from enginehouse.domain.feed import FeedEvent, FeedListed, FeedStatus
 from enginehouse.ports import Engines, Feed
 from enginehouse.service.membership import Counters, FleetView, Member, RuntimeConfig
 from enginehouse.service.membership_additions import Additions
+from enginehouse.service.membership_failures import Failures
 from enginehouse.service.membership_holds import Holds
 from enginehouse.service.membership_journal import record
 from enginehouse.service.membership_tasks import EngineTasks
@@ -83,6 +85,7 @@ class Fleet:
         self.counters = Counters(listings={feed.name: 0 for feed in self._feeds})
         self._tasks = EngineTasks(engines, settings, self.counters, self._post, rng or Random())
         self._holds = Holds(lambda key: self._post(StreamsIdle(*key)))
+        self._failures = Failures(settings.failures_in_a_row)
         self._watches = Watches(self._state, tuple(feed.name for feed in self._feeds), self._tasks.engine)
         self._additions = Additions(
             self._post, lambda: self._state, lambda: bool(self._inbox), self._watches, self.counters
@@ -123,25 +126,38 @@ class Fleet:
         """Why it is what it is."""
         return self._state.topology_reason
 
-    def hold(self, member: Member, cut: Callable[[], None] | None = None) -> Callable[[], None] | None:
+    def hold(
+        self, member: Member, cut: Callable[[], None] | None = None, forsake: Callable[[], None] | None = None
+    ) -> Callable[[], None] | None:
         """Count a stream on this very incarnation; the answer ends it. None: it may not be sent anything (any more).
 
-        cut: called when the engine was withdrawn and its drain deadline has passed.
+        cut: called when the engine was withdrawn and its drain deadline has passed; forsake: called after each check
+        that the engine fails, when it is out already: a stream without any news is better off elsewhere.
         """
         if self._serving_entry(member) is None:
             return None
-        return self._holds.take((member.engine_id, member.incarnation), cut)
+        return self._holds.take((member.engine_id, member.incarnation), cut, forsake)
 
     def report_failure(self, member: Member, error: EngineError) -> None:
         """An attempt failed. If that speaks against the engine it gets nothing more until a check has passed."""
-        if not error.suspect or self._serving_entry(member) is None:
+        if self._serving_entry(member) is None:
             return
-        doubt = Doubt.LOST
-        if isinstance(error, EngineTimeout):
+        doubt, reason = Doubt.LOST, error.message
+        if isinstance(error, EngineFailed):
+            if not self._failures.failed((member.engine_id, member.incarnation)):
+                return
+            doubt, reason = Doubt.FAILING, "it failed several requests in a row"
+        elif not error.suspect:
+            return
+        elif isinstance(error, EngineTimeout):
             doubt = Doubt.MUTE
         elif isinstance(error, EngineBroken):
             doubt = Doubt.BROKEN
-        self._post(Doubted(member.engine_id, member.incarnation, doubt, error.message, self._tasks.chance()))
+        self._post(Doubted(member.engine_id, member.incarnation, doubt, reason, self._tasks.chance()))
+
+    def report_success(self, member: Member) -> None:
+        """An answer ended well: what failed before it was not the engine."""
+        self._failures.forget((member.engine_id, member.incarnation))
 
     async def add(self, target: Target) -> Member:
         """Bring an engine in; return when it serves. Adding what is there changes nothing and returns the same.
@@ -173,6 +189,7 @@ class Fleet:
             async with asyncio.TaskGroup() as group:
                 self._tasks.start(group)
                 feeds = [group.create_task(feed.run(self._heard), name=f"feed {feed.name}") for feed in self._feeds]
+                self._tell_topology()
                 self._work_off()
                 await self._end
                 for task in feeds:
@@ -238,8 +255,10 @@ class Fleet:
         self._stepping = True
         try:
             while self._inbox and not self._end.done():
-                before = self._state.revision
+                before, topology = self._state.revision, self._state.topology
                 self._state, intents = step(self._state, self._inbox.popleft(), self._now())
+                if self._state.topology is not topology:
+                    self._tell_topology()
                 if self._state.revision != before:
                     self._watches.publish(self._state)
                 for intent in intents:
@@ -248,6 +267,10 @@ class Fleet:
             self._end.set_exception(bug)
         finally:
             self._stepping = False
+
+    def _tell_topology(self) -> None:
+        if self.topology is not Topology.AUTO:
+            log.info("topology", topology=self.topology.value, reason=self.topology_reason)
 
     def _carry_out(self, intent: Intent) -> None:
         match intent:
@@ -261,9 +284,12 @@ class Fleet:
                 self._holds.drain((intent.engine_id, intent.incarnation))
             case CutStreams():
                 self.counters.streams_cut += self._holds.cut((intent.engine_id, intent.incarnation))
+            case Forsake():
+                self._holds.forsake((intent.engine_id, intent.incarnation))
             case CloseEngine():
                 key = intent.engine_id, intent.incarnation
                 self._holds.forget(key)
+                self._failures.forget(key)
                 self._watches.forget(key)
                 self._tasks.close(key)
             case WakeAt():

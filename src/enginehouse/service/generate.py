@@ -43,8 +43,8 @@ class RequestSettings:
     token_timeout: float = 60.0
     """Seconds between two tokens of a running answer, not counting time in which the client does not read."""
     hold_timeout: float = 1.0
-    """Seconds that a request waits for an engine when the fleet has none, so that the moment between two generations of
-    a rolling update costs no errors; then 503."""
+    """Seconds that a request waits for an engine when the fleet has none (any more), so that the moment between two
+    generations of a rolling update costs no errors; then 503, or the error of the engine that was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,23 @@ class Outcome:
 class _Attempt:
     """One call to one engine, from dispatch to its end. A DeltaSink."""
 
-    __slots__ = ("_clock", "answer", "bug", "done", "error", "finished", "first_at", "last_at", "paused", "tokens")
+    __slots__ = (
+        "_clock",
+        "_elsewhere",
+        "answer",
+        "bug",
+        "done",
+        "error",
+        "finished",
+        "first_at",
+        "last_at",
+        "paused",
+        "tokens",
+    )
 
-    def __init__(self, answer: Answer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, answer: Answer, loop: asyncio.AbstractEventLoop, elsewhere: Callable[[], bool]) -> None:
         self._clock = loop.time
+        self._elsewhere = elsewhere
         self.answer = answer
         self.done: asyncio.Future[None] = loop.create_future()
         self.error: EngineError | None = None
@@ -137,6 +150,11 @@ class _Attempt:
     def cut(self) -> None:
         """The engine was withdrawn, and has had its time."""
         self.fail(EngineUnavailable("the engine was withdrawn and its drain deadline has passed"))
+
+    def forsake(self) -> None:
+        """The engine failed a check: hung, most likely. What it has begun may still come; the rest others can do."""
+        if not self.tokens and self._elsewhere():
+            self.fail(EngineUnavailable("the engine failed its health check before it answered"))
 
 
 class _WatchedCall:
@@ -187,38 +205,49 @@ class Generator:
         hold_until: float | None = None
         error: EngineError | None = None
         loop = asyncio.get_running_loop()
+
+        def elsewhere() -> bool:
+            return any((m.engine_id, m.incarnation) not in excluded for m in self._fleet.serving.get())
+
         while True:
             seen = self._fleet.serving.version
             try:
                 decision = self._router.choose(self._pool(), excluded)
             except AllFull:
+                if error is not None:
+                    raise error from None
                 raise Overloaded(
                     "every engine has all the requests it may have; try again later", retry_after=1
                 ) from None
             except AllExcluded:
-                if error is not None:
-                    raise error from None
+                # One that is out returns only after a check, so it may be tried again; one that is in failed just now.
+                excluded &= {(m.engine_id, m.incarnation) for m in self._fleet.serving.get()}
+                if error is not None and excluded and not error.suspect:
+                    raise error from None  # nothing says that another engine is about to come
                 hold_until = hold_until or loop.time() + settings.hold_timeout
                 if not await self._changed(seen, hold_until - loop.time()):
+                    if error is not None:
+                        raise error from None
                     raise NoEngine("no engine can take a request for this model now", retry_after=1) from None
                 continue
             if not request.fits():
                 raise Outdated
             member = self._members[decision.chosen.member]
             excluded.add((member.engine_id, member.incarnation))
-            attempt = _Attempt(answer, loop)
-            release = self._fleet.hold(member, attempt.cut)
+            attempt = _Attempt(answer, loop, elsewhere)
+            release = self._fleet.hold(member, attempt.cut, attempt.forsake)
             if release is None:  # withdrawn since the list was read
                 continue
             attempts += 1
+            hold_until = None
             await self._attempt(request, answer, attempt, member, decision, release)
             if attempt.bug is not None:
                 raise attempt.bug
             if attempt.error is None:
+                self._fleet.report_success(member)
                 return Outcome(member.name, attempts, decision, attempt.first_at, attempt.last_at, attempt.tokens)
             error = attempt.error
-            if error.suspect:
-                self._fleet.report_failure(member, error)
+            self._fleet.report_failure(member, error)
             if not may_retry(error, sent=answer.sent, attempts=attempts, max_attempts=settings.attempts):
                 raise error
             meter.retried(error.code or type(error).__name__)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 Key = tuple[str, int]
 """Engine id and incarnation."""
+_Told = Callable[[], None] | None
 
 
 class Holds:
@@ -13,16 +14,16 @@ class Holds:
 
     def __init__(self, idle: Callable[[Key], None]) -> None:
         self._idle = idle
-        self._held: dict[Key, dict[object, Callable[[], None] | None]] = {}
+        self._held: dict[Key, dict[object, tuple[_Told, _Told]]] = {}
         self._draining: set[Key] = set()
 
-    def take(self, key: Key, cut: Callable[[], None] | None = None) -> Callable[[], None]:
+    def take(self, key: Key, cut: _Told = None, forsake: _Told = None) -> Callable[[], None]:
         """Count one stream; the answer ends it, and may be called any number of times.
 
-        cut: ends the stream when the drain deadline has passed.
+        cut: ends the stream when the drain deadline has passed; forsake: told of each check that the engine fails.
         """
         stream = object()
-        self._held.setdefault(key, {})[stream] = cut
+        self._held.setdefault(key, {})[stream] = cut, forsake
 
         def release() -> None:
             held = self._held.get(key)
@@ -51,11 +52,17 @@ class Holds:
 
     def cut(self, key: Key) -> int:
         """End the streams of one incarnation; return how many there were."""
-        cuts = list(self._held.get(key, {}).values())
-        for cut in cuts:
+        held = list(self._held.get(key, {}).values())
+        for cut, _ in held:
             if cut is not None:
                 cut()
-        return len(cuts)
+        return len(held)
+
+    def forsake(self, key: Key) -> None:
+        """Tell the streams of one incarnation that it failed a check."""
+        for _, forsake in list(self._held.get(key, {}).values()):
+            if forsake is not None:
+                forsake()
 
     def forget(self, key: Key) -> None:
         """The incarnation is gone, whatever still holds it."""

@@ -33,6 +33,8 @@ class FakeProcess:
     """Probe and check never answer."""
     mute: bool = False
     """Generate never answers."""
+    fails: Callable[[EngineRequest], EngineError | None] | None = None
+    """How generate fails at once, where it does."""
     answers: bool = True
     """Generate answers at once with the tokens asked for. False: the test delivers through `calls`."""
     opened: list[FakeEngine] = field(default_factory=list)
@@ -117,6 +119,8 @@ class FakeEngine:
         if process is None or self.closed:
             error = EngineUnavailable("link closed" if self.closed else "connection refused")
             asyncio.get_running_loop().call_soon(call.end, error)
+        elif process.fails is not None and (failure := process.fails(request)) is not None:
+            asyncio.get_running_loop().call_soon(call.end, failure)
         elif process.answers and not process.mute:
             asyncio.get_running_loop().call_soon(call.deliver, [7] * request.max_tokens, Finish.LENGTH)
         return call

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enginehouse.core.routing.ledger import Ledger
-from enginehouse.core.routing.policy import RoutingSettings
+from enginehouse.core.routing.policy import PolicyName, RoutingSettings
 from enginehouse.domain import errors
-from enginehouse.domain.request import Sampling
+from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Delta, Finish
 from enginehouse.ports import Call
-from enginehouse.service.fleet import Fleet
+from enginehouse.service.fleet import Fleet, Member
 from enginehouse.service.generate import Generator, RequestSettings, TokenRequest
 from enginehouse.testing.clock import run_virtual
 from enginehouse.testing.engines import FakeCall, FakeEngines, FakeProcess
@@ -243,6 +243,175 @@ def test_the_last_error_is_told_when_every_engine_was_tried() -> None:
     play(scenario)
 
 
+def test_the_engines_failure_is_told_rather_than_that_all_others_are_full() -> None:
+    async def scenario(world: World) -> None:
+        requests = [asyncio.create_task(world.generate(Sink())) for _ in range(2)]
+        _, call = await world.call("a")
+        await world.call("b")
+        call.end(errors.EngineFailed("boom"))
+        await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+        (failed,) = [request for request in requests if request.done()]
+        assert isinstance(failed.exception(), errors.EngineFailed)
+        world.calls("b")[0].deliver([1], Finish.LENGTH)
+        await asyncio.gather(*requests, return_exceptions=True)
+
+    play(scenario, routing=RoutingSettings(policy="round-robin", max_requests_per_engine=1))
+
+
+def internal(request: EngineRequest) -> errors.EngineError:
+    return errors.EngineFailed("INTERNAL")
+
+
+def internal_but_for_canaries(request: EngineRequest) -> errors.EngineError | None:
+    return None if list(request.token_ids) == [1] else internal(request)
+
+
+@pytest.mark.parametrize(("fails", "most"), [(internal, 3), (internal_but_for_canaries, 60)])
+@pytest.mark.parametrize("policy", ["least-loaded", "round-robin"])
+def test_g9_m3_an_engine_that_fails_everything_while_its_health_is_fine_is_no_black_hole(
+    fails: Callable[[EngineRequest], errors.EngineError | None], most: int, policy: PolicyName
+) -> None:
+    async def scenario(world: World) -> None:
+        for process in world.process.values():
+            process.answers = True
+        world.process["a"].fails = fails
+        for _ in range(60):
+            sinks = [Sink() for _ in range(10)]
+            requests = [asyncio.create_task(world.generate(sink)) for sink in sinks]
+            await asyncio.gather(*requests)
+            assert all(sink.finish is Finish.LENGTH for sink in sinks)
+            await asyncio.sleep(0.5)
+        assert 3 <= len(world.calls("a")) <= most + 10  # those under way when the third failed
+
+    play(scenario, routing=RoutingSettings(policy=policy))
+
+
+def test_g9_failures_between_good_answers_say_nothing_about_the_engine() -> None:
+    async def scenario(world: World) -> None:
+        world.process["a"].answers = True
+        turns = iter(range(1000))
+        world.process["a"].fails = lambda request: internal(request) if next(turns) % 3 else None
+        for _ in range(60):
+            await asyncio.gather(world.generate(Sink()), return_exceptions=True)
+        assert world.fleet.counters.suspicions == 0
+        assert len(world.calls("a")) == 60
+
+    play(scenario, "a")
+
+
+def test_m14_a_hung_engines_requests_without_a_token_go_elsewhere_within_ten_seconds() -> None:
+    async def scenario(world: World) -> None:
+        sinks = [Sink(), Sink(), Sink(), Sink()]
+        requests = [asyncio.create_task(world.generate(sink)) for sink in sinks]
+        await world.call("a", 1)
+        await world.call("b", 1)
+        started, other = world.calls("a")
+        started.deliver([1])
+        world.process["a"].hangs = True
+        began = asyncio.get_running_loop().time()
+        await world.call("b", 2)
+        assert asyncio.get_running_loop().time() - began < 10
+        assert other.cancelled
+        assert not started.cancelled
+        for call in world.calls("b"):
+            call.deliver([2], Finish.LENGTH)
+        started.deliver([2], Finish.LENGTH)
+        await asyncio.gather(*requests)
+        assert sorted(sink.ids for sink in sinks) == [[1, 2], [2], [2], [2]]
+
+    play(scenario)
+
+
+def test_m14_without_another_engine_a_request_stays_with_the_one_that_hangs_until_one_comes() -> None:
+    async def scenario(world: World) -> None:
+        request = asyncio.create_task(world.generate(Sink()))
+        _, call = await world.call("a")
+        world.process["a"].hangs = True
+        await asyncio.sleep(20)
+        assert not call.cancelled
+        world.start("b").answers = True
+        world.know("ab")
+        await request
+        assert call.cancelled
+
+    play(scenario, "a")
+
+
+def test_d15_m2_a_request_that_lost_the_only_engine_waits_a_moment_for_the_next() -> None:
+    async def scenario(world: World) -> None:
+        request = asyncio.create_task(world.generate(Sink()))
+        await world.call("a")
+        world.engines.stop(world.address("a"))
+        await asyncio.sleep(0.4)
+        world.start("a").answers = True
+        assert (await request).attempts == 2
+
+    play(scenario, "a")
+
+
+def test_m2_the_same_process_is_tried_again_once_a_check_has_passed() -> None:
+    async def scenario(world: World) -> None:
+        request = asyncio.create_task(world.generate(Sink()))
+        await world.call("a")
+        world.process["a"].break_links()
+        _, call = await world.call("a", 1)
+        call.deliver([1], Finish.LENGTH)
+        assert (await request).attempts == 2
+
+    play(scenario, "a")
+
+
+def test_m2_when_no_engine_comes_the_real_failure_is_told_with_retry_after() -> None:
+    async def scenario(world: World) -> None:
+        request = asyncio.create_task(world.generate(Sink()))
+        await world.call("a")
+        began = asyncio.get_running_loop().time()
+        world.engines.stop(world.address("a"))
+        with pytest.raises(errors.EngineUnavailable) as caught:
+            await request
+        assert caught.value.retry_after == 1
+        assert 0.9 < asyncio.get_running_loop().time() - began < 1.5
+
+    play(scenario, "a")
+
+
+def test_a_failure_that_a_serving_engine_answers_with_is_told_at_once() -> None:
+    async def scenario(world: World) -> None:
+        request = asyncio.create_task(world.generate(Sink()))
+        _, call = await world.call("a")
+        began = asyncio.get_running_loop().time()
+        call.end(errors.EngineOverloaded("full"))
+        with pytest.raises(errors.EngineOverloaded) as caught:
+            await request
+        assert caught.value.retry_after == 1
+        assert asyncio.get_running_loop().time() - began < 0.1
+
+    play(scenario, "a")
+
+
+def test_promise_1_an_engine_withdrawn_between_choice_and_hold_is_left_out_and_another_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        for process in world.process.values():
+            process.answers = True
+        hold, refused = world.fleet.hold, []
+
+        def once(member: Member, *told: Callable[[], None]) -> Callable[[], None] | None:
+            if not refused:
+                refused.append(member.engine_id)
+                return None
+            return hold(member, *told)
+
+        monkeypatch.setattr(world.fleet, "hold", once)
+        outcome = await world.generate(Sink())
+        assert outcome.attempts == 1
+        assert outcome.decision.chosen.engine_id not in refused
+        assert not world.calls(refused[0])
+
+    play(scenario)
+
+
 def test_a_rejected_request_is_tried_nowhere_else() -> None:
     async def scenario(world: World) -> None:
         request = asyncio.create_task(world.generate(Sink()))
@@ -319,7 +488,7 @@ def test_time_in_which_the_client_does_not_read_is_not_the_engines() -> None:
         assert sink.call is not None
         sink.call.pause()
         assert call.paused
-        await asyncio.sleep(60)
+        await asyncio.sleep(57)
         assert not request.done()
         sink.call.resume()
         await asyncio.sleep(4)

@@ -21,7 +21,7 @@ from enginehouse.core.membership.events import (
     Woke,
 )
 from enginehouse.core.membership.fleet import Entry
-from enginehouse.core.membership.intents import CloseEngine, Ignored
+from enginehouse.core.membership.intents import CloseEngine, Forsake, Ignored
 from enginehouse.core.membership.settings import pause
 from enginehouse.core.membership.states import Cause, State
 from enginehouse.core.membership.turn import Turn
@@ -140,6 +140,8 @@ def _check_failed(turn: Turn, event: CheckFailed) -> None:
     failures = entry.failures + 1
     next_at = turn.now + pause(turn.settings, failures, permanent=False, chance=event.chance)
     entry = turn.change(event.engine_id, entry, checking=False, lost=True, failures=failures)
+    if entry.state is not State.REFUSED:
+        turn.intents.append(Forsake(event.engine_id, event.incarnation))
     match entry.state:
         case State.SERVING:
             turn.move(event.engine_id, entry, Cause.CHECK_FAILED, State.SUSPECT, event.reason, next_at=next_at)
@@ -176,9 +178,9 @@ def _suspect(turn: Turn, event: Doubted, entry: Entry) -> None:
     canary = event.doubt is not Doubt.LOST or doubts > 1
     lost = entry.lost or event.doubt is Doubt.LOST
     entry = turn.change(event.engine_id, entry, doubts=doubts, doubted_at=turn.now, canary=canary, lost=lost)
-    if event.doubt is Doubt.MUTE and not _another_serves(turn, entry):
-        # Slow to answer may only be full, and then taking out the last engine of its pool turns slow into nothing. It
-        # stays until the canary fails too.
+    if event.doubt in (Doubt.MUTE, Doubt.FAILING) and not _another_serves(turn, entry):
+        # Slow to answer may only be full, and failures may be the requests' own fault. Then taking out the last engine
+        # of its pool would turn little into nothing. It stays until the canary fails too.
         turn.change(event.engine_id, entry, next_at=turn.now)
         return
     wait = 0.0 if doubts == 1 else pause(turn.settings, doubts, permanent=False, chance=event.chance)

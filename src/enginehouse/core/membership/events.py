@@ -61,6 +61,8 @@ class Doubt(StrEnum):
     """It answered against its protocol."""
     MUTE = "mute"
     """It let a request wait too long: dead, or only full."""
+    FAILING = "failing"
+    """It failed several requests in a row: broken, or they were at fault themselves."""
 
 
 @dataclass(frozen=True, slots=True)

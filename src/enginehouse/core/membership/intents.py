@@ -54,6 +54,14 @@ class CutStreams:
 
 
 @dataclass(frozen=True, slots=True)
+class Forsake:
+    """A check failed: requests that have nothing of their answer yet are better off elsewhere, if there is another."""
+
+    engine_id: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class CloseEngine:
     """Close the link, cancel its check, forget the incarnation."""
 
@@ -89,4 +97,4 @@ class Ignored:
     incarnation: int
 
 
-Intent = StartProbe | CancelProbe | StartCheck | Drain | CutStreams | CloseEngine | WakeAt | Moved | Ignored
+Intent = StartProbe | CancelProbe | StartCheck | Drain | CutStreams | Forsake | CloseEngine | WakeAt | Moved | Ignored

@@ -28,14 +28,19 @@ class MembershipSettings:
     """Longest pause in seconds between probes when the reason will not go away by waiting (wrong kind of server)."""
     retry_jitter: float = 0.25
     """Share of each pause that chance may take off, so that many frontends do not ask together."""
-    check_interval: float = 15.0
-    """Seconds between health checks of an engine that serves, or that answers but was refused."""
-    check_timeout: float = 5.0
-    """Seconds that a health check may take before it counts as failed."""
+    check_interval: float = 5.0
+    """Seconds between health checks of an engine that serves, or that answers but was refused. With `check_timeout` it
+    is how long a hung engine can go unnoticed, and keep requests that others could answer."""
+    check_timeout: float = 4.0
+    """Seconds that a health check may take before it counts as failed. An engine that is only busy answers in time:
+    its health has nothing to do with its queue."""
     canary_timeout: float = 20.0
     """Seconds that an engine which was mute may take for one generated token before it stays out."""
     keep_suspect: float = 30.0
     """Seconds of failing checks after which a suspect engine is given up and probed anew, from the beginning."""
+    failures_in_a_row: int = 3
+    """Requests that an engine may fail one after another, none ending well in between, before it has to generate a
+    token to get more. An engine that fails everything is never busy, so it would get most requests. 0: no limit."""
     doubt_window: float = 60.0
     """Seconds within which another doubt about the same engine delays its return, longer each time."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enginehouse.core.membership.events import Doubt
-from enginehouse.core.membership.intents import Drain, StartCheck, StartProbe
+from enginehouse.core.membership.intents import Drain, Forsake, StartCheck, StartProbe
 from enginehouse.core.membership.states import State
 
 from .playbook import Playbook, wanted
@@ -230,3 +230,38 @@ def test_a_suspect_whose_model_the_fleet_has_left_has_no_say_in_the_card() -> No
     assert play.fleet.card.context_length == 8192
     play.passed("a")
     assert play.state("a") is State.REFUSED
+
+
+def test_g9_an_engine_that_fails_several_in_a_row_has_to_generate_and_comes_back_later_each_time() -> None:
+    play, number = _two()
+    assert play.doubted("a", Doubt.FAILING) == [StartCheck("a", number, canary=True)]
+    assert play.serving == {"b"}
+    waits = []
+    for _ in range(3):
+        play.passed("a")
+        assert play.serving == {"a", "b"}
+        assert play.doubted("a", Doubt.FAILING) == []
+        begun = play.now
+        while not play.wait(0.1):
+            pass
+        waits.append(round(play.now - begun, 1))
+    assert waits == sorted(waits)
+    assert waits[-1] > waits[0]
+
+
+def test_m8_the_last_engine_stays_while_requests_may_be_at_fault_themselves() -> None:
+    play = Playbook()
+    number = play.serve("a")
+    assert play.doubted("a", Doubt.FAILING) == [StartCheck("a", number, canary=True)]
+    assert play.serving == {"a"}
+    play.failed("a", "the canary failed")
+    assert not play.serving
+
+
+def test_each_failed_check_of_a_member_lets_requests_without_news_go() -> None:
+    play, number = _two()
+    play.wait(5)
+    assert Forsake("a", number) in play.failed("a")
+    assert play.state("a") is State.SUSPECT
+    play.wait(1)
+    assert Forsake("a", number) in play.failed("a")
