@@ -23,11 +23,17 @@ from enginehouse.adapters.tokenizer.files import find_files
 from enginehouse.adapters.tokenizer.tables import ByteLevelTable, Table, table_for
 from enginehouse.adapters.tokenizer.template import ChatTemplate, find_template
 from enginehouse.core.tokenizer_files import digest
-from enginehouse.domain.errors import InvalidRequest
+from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
 from enginehouse.ports import TextDecoder
 
 log = structlog.get_logger("enginehouse.tokenizer")
 
+_VAST: Final = 1_000_000
+"""Characters above which a text is encoded alone, and counted in pieces first: encoding takes 30 bytes of memory for
+each token, whether the prompt is refused then or not."""
+_PIECE: Final = 256 * 1024
+_MARGIN: Final = 2
+"""Where a text is cut for counting a few tokens come out otherwise; never twice as many."""
 _SLOWER: Final = 20
 """How many times slower the reference library is than the fast one, roughly."""
 
@@ -48,6 +54,11 @@ class TokenizerSettings:
 def _threads() -> ThreadPoolExecutor:
     # Both libraries let other threads run while they encode. Two: one very long prompt does not hold up the next.
     return ThreadPoolExecutor(2, thread_name_prefix="encode")
+
+
+@cache
+def _thread_for_vast() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="encode-vast")
 
 
 class ModelTokenizer:
@@ -95,18 +106,38 @@ class ModelTokenizer:
             self.template_problem = "this model has no chat template"
         return template
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
-        if len(text) <= self._inline:
-            return self._encode(text, add_special_tokens)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_threads(), self._encode, text, add_special_tokens)
+    async def encode(self, text: str, *, add_special_tokens: bool, at_most: int | None = None) -> Sequence[int]:
+        return await self._ids(text, add_special_tokens, at_most, "prompt")
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Sequence[int]:
+    async def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], at_most: int | None = None
+    ) -> Sequence[int]:
         if self._template is None:
             raise InvalidRequest(
                 f"{self.template_problem}; use /v1/completions, or a tokenizer folder with a template", param="messages"
             )
-        return await self.encode(self._template.render(messages, options), add_special_tokens=False)
+        return await self._ids(self._template.render(messages, options), False, at_most, "messages")
+
+    async def _ids(self, text: str, add_special_tokens: bool, at_most: int | None, param: str) -> Sequence[int]:
+        if len(text) <= self._inline:
+            return self._encode(text, add_special_tokens)
+        loop = asyncio.get_running_loop()
+        if len(text) <= _VAST:
+            return await loop.run_in_executor(_threads(), self._encode, text, add_special_tokens)
+        return await loop.run_in_executor(
+            _thread_for_vast(), self._encode_vast, text, add_special_tokens, at_most, param
+        )
+
+    def _encode_vast(self, text: str, add_special_tokens: bool, at_most: int | None, param: str) -> Sequence[int]:
+        if at_most is not None and len(text) > _MARGIN * at_most:
+            count = 0
+            for start in range(0, len(text), _PIECE):
+                count += len(self._encode(text[start : start + _PIECE], False))
+                if count > _MARGIN * at_most:
+                    raise ContextLengthExceeded(
+                        f"the prompt has more than {at_most} tokens, the most that this model takes", param=param
+                    )
+        return self._encode(text, add_special_tokens)
 
     def decoder(self, *, skip_special_tokens: bool = True) -> TextDecoder:
         if self._library is not None:

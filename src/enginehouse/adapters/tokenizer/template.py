@@ -93,6 +93,8 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"the model's chat template refuses these messages: {error.message}", param="messages"
             ) from None
+        except RecursionError:
+            raise InvalidRequest("'messages' are nested too deeply for the chat template", param="messages") from None
         except Exception as error:  # whatever a template can do wrong, with messages that it was not written for
             log.info("chat template failed", error=type(error).__name__)
             raise InvalidRequest(

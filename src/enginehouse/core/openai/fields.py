@@ -6,15 +6,19 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
+from enginehouse.core.openai.bounds import MAX_MESSAGES
+
 MAX_STOPS: Final = 16
 MAX_STOP_LENGTH: Final = 1024
 MAX_STOP_TOKEN_IDS: Final = 128
-_TOKEN_ID_MAX: Final = 2**31 - 1
+TOKEN_ID_MAX: Final = 2**31 - 1
+_FLOAT32_MIN: Final = 2.0**-126
+"""Engines take numbers as float32, in which smaller ones are 0: for a number above 0 that is another meaning."""
 
-TokenId = Annotated[int, Meta(ge=0, le=_TOKEN_ID_MAX)]
+TokenId = Annotated[int, Meta(ge=0, le=TOKEN_ID_MAX)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
-_Count = Annotated[int, Meta(ge=0, le=_TOKEN_ID_MAX)]
-_Length = Annotated[int, Meta(ge=1, le=_TOKEN_ID_MAX)]
+_Count = Annotated[int, Meta(ge=0, le=TOKEN_ID_MAX)]
+_Length = Annotated[int, Meta(ge=1, le=TOKEN_ID_MAX)]
 _StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 
 
@@ -33,19 +37,19 @@ class Fields(Struct, kw_only=True, frozen=True):
     stream_options: StreamOptions | None = None
     max_tokens: _Length | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=_TOKEN_ID_MAX)] | None = None
+    top_p: Annotated[float, Meta(ge=_FLOAT32_MIN, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=TOKEN_ID_MAX)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=_FLOAT32_MIN, le=10)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: _StopString | Annotated[list[_StopString], Meta(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool | None = None
     min_tokens: _Count | None = None
     skip_special_tokens: bool | None = None
-    # Notes of the caller to its provider: taken, and without effect here.
+    # Notes of the caller to its provider: taken, and without effect here. See IGNORED.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     safety_identifier: str | None = None
@@ -56,7 +60,7 @@ class Fields(Struct, kw_only=True, frozen=True):
 class ChatFields(Fields, kw_only=True, frozen=True):
     """`/v1/chat/completions`."""
 
-    messages: Annotated[list[Any], Meta(min_length=1)]
+    messages: Any  # read_messages checks it
     max_completion_tokens: _Length | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -65,31 +69,31 @@ class ChatFields(Fields, kw_only=True, frozen=True):
 class CompletionFields(Fields, kw_only=True, frozen=True):
     """`/v1/completions`."""
 
-    prompt: str | list[Any]
+    prompt: Any  # read_prompt checks it
     add_special_tokens: bool | None = None
 
 
 RIGHT: Final[dict[str, str]] = {
     "model": "the name of a model, as /v1/models lists it",
-    "messages": "a list of at least one message",
+    "messages": f"a list of 1 to {MAX_MESSAGES} messages",
     "prompt": "a string, or a list of token ids",
     "stream": "true or false",
     "stream_options": "an object, e.g. {'include_usage': true}",
     "stream_options.include_usage": "true or false",
     "stream_options.include_obfuscation": "true or false",
-    "max_tokens": "a whole number from 1",
-    "max_completion_tokens": "a whole number from 1",
-    "min_tokens": "a whole number from 0",
+    "max_tokens": f"a whole number from 1 to {TOKEN_ID_MAX}",
+    "max_completion_tokens": f"a whole number from 1 to {TOKEN_ID_MAX}",
+    "min_tokens": f"a whole number from 0 to {TOKEN_ID_MAX}",
     "temperature": "a number from 0 to 2",
-    "top_p": "a number above 0 and up to 1",
-    "top_k": "a whole number from 1, or -1 for no limit",
+    "top_p": f"a number above 0 (from {_FLOAT32_MIN:.2g}) and up to 1",
+    "top_k": f"a whole number from 1 to {TOKEN_ID_MAX}, or -1 for no limit",
     "min_p": "a number from 0 to 1",
     "frequency_penalty": "a number from -2 to 2",
     "presence_penalty": "a number from -2 to 2",
-    "repetition_penalty": "a number above 0 and up to 10",
+    "repetition_penalty": f"a number above 0 (from {_FLOAT32_MIN:.2g}) and up to 10",
     "seed": "a whole number of at most 64 bits",
     "stop": f"a string of 1 to {MAX_STOP_LENGTH} characters, or a list of at most {MAX_STOPS} of them",
-    "stop_token_ids": f"a list of at most {MAX_STOP_TOKEN_IDS} token ids",
+    "stop_token_ids": f"a list of at most {MAX_STOP_TOKEN_IDS} token ids from 0 to {TOKEN_ID_MAX}",
     "ignore_eos": "true or false",
     "skip_special_tokens": "true or false",
     "add_special_tokens": "true or false",
@@ -105,3 +109,12 @@ RIGHT: Final[dict[str, str]] = {
 
 CHAT_FIELDS: Final = frozenset(ChatFields.__struct_fields__)
 COMPLETION_FIELDS: Final = frozenset(CompletionFields.__struct_fields__)
+
+IGNORED: Final[dict[str, Any]] = {
+    "user": "",
+    "metadata": {},
+    "safety_identifier": "",
+    "prompt_cache_key": "",
+    "prompt_cache_retention": "",
+}
+"""Fields of which only the type counts, each with a value that stands for whatever a client gives."""

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from enginehouse.core.openai.refusals import kind
+from enginehouse.core.openai.bounds import MAX_MESSAGES, MAX_PARTS, MAX_VALUES, few_strings, values_in
+from enginehouse.core.openai.refusals import kind, printable, too_much, wrong_value
 from enginehouse.domain.errors import InvalidRequest
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
@@ -17,28 +18,40 @@ _ECHOED: Final = frozenset({"annotations", "audio", "function_call", "refusal"})
 """Fields of answers that clients send back with the history. Empty ones are dropped; `annotations` always."""
 
 
-def read_messages(messages: list[Any]) -> tuple[dict[str, Any], ...]:
+class _Taken:
+    """What all messages together have so far."""
+
+    __slots__ = ("parts", "values")
+
+    def __init__(self) -> None:
+        self.parts = self.values = 0
+
+
+def read_messages(messages: Any) -> tuple[dict[str, Any], ...]:
     """Checked messages without nulls. Raises InvalidRequest that names the place, e.g. `messages[0].content[1]`."""
-    return tuple([_message(message, index) for index, message in enumerate(messages)])
+    if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
+        raise wrong_value("messages", messages)
+    so_far = _Taken()
+    return tuple([_message(message, index, so_far) for index, message in enumerate(messages)])
 
 
-def _message(message: Any, index: int) -> dict[str, Any]:
+def _message(message: Any, index: int, so_far: _Taken) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise _wrong(index, "", f"is {kind(message)}; it must be an object with 'role' and 'content'")
     role = message.get("role")
     if role not in ROLES:
         problem = "is missing" if role is None else "is not known" if isinstance(role, str) else f"is {kind(role)}"
         raise _wrong(index, ".role", f"{problem}; it must be one of {', '.join(ROLES)}")
-    taken: dict[str, Any] = {"role": role, "content": _content(message.get("content"), role, index)}
+    taken: dict[str, Any] = {"role": role, "content": _content(message.get("content"), role, index, so_far)}
     for name, value in message.items():
         if name in ("role", "content") or value is None or name == "annotations":
             continue
         if name in _ECHOED and not value:
             continue
         if name not in _KNOWN or name == "refusal":
-            raise _wrong(index, f".{name[:64]}", "is not supported; leave it out")
+            raise _wrong(index, f".{printable(name)}", "is not supported; leave it out")
         if name == "tool_calls":
-            value = _tool_calls(value, role, index)
+            value = _tool_calls(value, role, index, so_far)
             if not value:
                 continue
         elif not isinstance(value, str):
@@ -47,7 +60,7 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     return taken
 
 
-def _content(content: Any, role: str, index: int) -> str | list[dict[str, str]]:
+def _content(content: Any, role: str, index: int, so_far: _Taken) -> str | list[dict[str, str]]:
     if isinstance(content, str):
         return content
     if content is None:
@@ -56,6 +69,9 @@ def _content(content: Any, role: str, index: int) -> str | list[dict[str, str]]:
         raise _wrong(index, ".content", "is missing; it must be a string or a list of text parts")
     if not isinstance(content, list):
         raise _wrong(index, ".content", f"is {kind(content)}; it must be a string or a list of text parts")
+    so_far.parts += len(content)
+    if so_far.parts > MAX_PARTS:
+        raise too_much("messages", f"have more than {MAX_PARTS} content parts together, which is the limit")
     return [_part(part, index, at) for at, part in enumerate(content)]
 
 
@@ -70,11 +86,11 @@ def _part(part: Any, index: int, at: int) -> dict[str, str]:
                 raise _wrong(index, f"{where}.text", f"is {kind(text)}; it must be a string")
             return {"type": "text", "text": text}
         case str() as other:
-            raise _wrong(index, where, f"is of type '{other[:64]}'; only parts of type 'text' are supported yet")
+            raise _wrong(index, where, f"is of type '{printable(other)}'; only parts of type 'text' are supported yet")
     raise _wrong(index, f"{where}.type", "is missing or not a string; only 'text' is supported yet")
 
 
-def _tool_calls(calls: Any, role: str, index: int) -> list[dict[str, Any]]:
+def _tool_calls(calls: Any, role: str, index: int, so_far: _Taken) -> list[dict[str, Any]]:
     """Earlier calls, their arguments as objects: templates write them out again in the model's own form."""
     if role != "assistant":
         raise _wrong(index, ".tool_calls", "is only for messages of the role assistant")
@@ -90,15 +106,28 @@ def _tool_calls(calls: Any, role: str, index: int) -> list[dict[str, Any]]:
             raise _wrong(index, f"{where}.type", "must be 'function'")
         arguments = function.get("arguments", "")
         if isinstance(arguments, str):
-            try:
-                arguments = msgspec.json.decode(arguments) if arguments.strip() else {}
-            except (msgspec.DecodeError, RecursionError):
-                raise _wrong(index, f"{where}.function.arguments", "is not JSON text") from None
+            arguments = _arguments(arguments, f"{where}.function.arguments", index, so_far)
         if not isinstance(arguments, dict):
             raise _wrong(index, f"{where}.function.arguments", "must hold an object")
         identity = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
         taken.append({**identity, "type": "function", "function": {"name": function["name"], "arguments": arguments}})
     return taken
+
+
+def _arguments(text: str, where: str, index: int, so_far: _Taken) -> Any:
+    data = text.encode()
+    if few_strings(data):
+        so_far.values += values_in(data)
+    else:
+        so_far.values += MAX_VALUES + 1
+    if so_far.values > MAX_VALUES:
+        raise too_much("messages", f"have more than {MAX_VALUES} values in arguments of tool calls, which is the limit")
+    try:
+        return msgspec.json.decode(data) if data.strip() else {}
+    except RecursionError:
+        raise _wrong(index, where, "is nested too deeply") from None
+    except msgspec.DecodeError:
+        raise _wrong(index, where, "is not JSON text") from None
 
 
 def _wrong(index: int, where: str, problem: str) -> InvalidRequest:

@@ -1,7 +1,7 @@
 """Request bodies to requests. What is not understood is refused by name, never ignored.
 
-One way for every body: plain JSON first, then the parameters that are not ours, then types and limits. A key that
-stands twice counts as it stands last, as in every common JSON reader.
+One way for every body: how much it holds, its keys, the parameters that are not ours, then values, their types and
+limits. A key that stands twice counts as it stands last, as in every common JSON reader.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from enginehouse.core.openai.bounds import MAX_FIELD_BYTES, MAX_KEYS, MAX_VALUES, few_strings, plainly_few, values_in
 from enginehouse.core.openai.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
+    IGNORED,
     ChatFields,
     CompletionFields,
     Fields,
-    TokenId,
 )
 from enginehouse.core.openai.messages import read_messages
-from enginehouse.core.openai.refusals import kind, not_json, settle, wrong_field
+from enginehouse.core.openai.prompts import read_many_ids, read_prompt
+from enginehouse.core.openai.refusals import kind, not_json, settle, too_much, wrong_field
 from enginehouse.core.openai.requests import ChatRequest, CompletionRequest
 from enginehouse.domain.errors import InvalidRequest
 from enginehouse.domain.request import Sampling
 
 _F = TypeVar("_F", bound=Fields)
+_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _OURS_IN_TEMPLATES = ("messages", "tools", "documents", "add_generation_prompt", "chat_template")
 
 
@@ -59,7 +62,7 @@ def parse_completion(body: bytes) -> CompletionRequest:
     fields = _read(body, CompletionFields, COMPLETION_FIELDS)
     return CompletionRequest(
         **_common(fields, fields.max_tokens),
-        prompt=_prompt(fields.prompt),
+        prompt=read_prompt(fields.prompt),
         add_special_tokens=fields.add_special_tokens is not False,
     )
 
@@ -68,16 +71,47 @@ def _read(body: bytes, shape: type[_F], known: frozenset[str]) -> _F:
     if not body.strip():
         raise InvalidRequest("the body is empty; it must be a JSON object", code="invalid_json")
     try:
-        decoded = msgspec.json.decode(body)
+        bounded = plainly_few(body)
+        if not bounded and not few_strings(body):
+            raise InvalidRequest(f"the body has more than {MAX_VALUES} texts and keys, which is the limit")
+        raw = _object(body)
+        if len(raw) > MAX_KEYS:
+            raise InvalidRequest(f"the body has {len(raw)} keys; at most {MAX_KEYS} are taken")
+        settle(raw, known)
+        decoded = {name: _value(name, value, bounded) for name, value in raw.items()}
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise not_json(error) from None
-    if not isinstance(decoded, dict):
-        raise InvalidRequest(f"the body is {kind(decoded)}; it must be a JSON object", code="invalid_json")
-    settle(decoded, known)
     try:
         return msgspec.convert(decoded, shape)
     except msgspec.ValidationError as error:
         raise wrong_field(error, decoded) from None
+    except RecursionError as error:
+        raise not_json(error) from None
+
+
+def _object(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _top(body)
+    except msgspec.ValidationError:  # JSON, as far as it was read, but no object
+        what = kind(msgspec.json.decode(body) if plainly_few(body) else [])
+        raise InvalidRequest(f"the body is {what}; it must be a JSON object", code="invalid_json") from None
+
+
+def _value(name: str, raw: msgspec.Raw, bounded: bool) -> Any:
+    """A field's value; what is ignored is not built, nor what is far beyond anything that is taken."""
+    size = len(memoryview(raw))
+    if name in IGNORED and bytes(memoryview(raw)[:1]) == msgspec.json.encode(IGNORED[name])[:1]:
+        return IGNORED[name]
+    if name not in ("messages", "prompt"):
+        if size > MAX_FIELD_BYTES:
+            raise too_much(name, f"has {size} bytes; at most {MAX_FIELD_BYTES} are taken")
+    elif not bounded:
+        data = bytes(raw)
+        if name == "prompt" and data.startswith(b"[") and b'"' not in data:
+            return read_many_ids(data)
+        if values_in(data) > MAX_VALUES:
+            raise too_much(name, f"has more than {MAX_VALUES} values, which is the limit")
+    return msgspec.json.decode(raw)
 
 
 def _common(fields: Fields, limit: int | None) -> dict[str, Any]:
@@ -107,28 +141,3 @@ def _common(fields: Fields, limit: int | None) -> dict[str, Any]:
             min_tokens=min_tokens,
         ),
     }
-
-
-def _prompt(prompt: str | list[Any]) -> str | tuple[int, ...]:
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(prompt) > 1:
-            raise InvalidRequest(
-                f"'prompt' is a list of {len(prompt)} prompts; only one prompt in a request is supported yet",
-                param="prompt",
-                code="unsupported_value",
-            )
-        prompt = prompt[0]
-    if isinstance(prompt, str):
-        if not prompt:
-            raise InvalidRequest("'prompt' is empty; it must hold at least one character or token", param="prompt")
-        return prompt
-    if not prompt:
-        raise InvalidRequest("'prompt' is empty; it must hold at least one character or token", param="prompt")
-    try:
-        return tuple(msgspec.convert(prompt, list[TokenId]))
-    except msgspec.ValidationError:
-        at, item = next((at, item) for at, item in enumerate(prompt) if type(item) is not int or not 0 <= item < 2**31)
-        problem = "out of range" if type(item) is int else kind(item)
-        raise InvalidRequest(
-            f"'prompt[{at}]' is {problem}; 'prompt' must be a string, or a list of token ids from 0", param="prompt"
-        ) from None

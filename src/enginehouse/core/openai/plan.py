@@ -12,6 +12,16 @@ UNKNOWN_CONTEXT_ANSWER: Final = 4096
 """Tokens of an answer when neither the client gives a limit nor the engine says how long its context is."""
 
 
+UNKNOWN_CONTEXT_PROMPT: Final = 2_000_000
+"""Tokens above which a prompt may be refused when the engine does not say how long its context is."""
+
+
+def most_prompt_tokens(context_length: int | None, max_prompt_tokens: int | None = None) -> int:
+    """Tokens of a prompt above which `plan_max_tokens` refuses it; for the tokenizer, which can stop early then."""
+    room = UNKNOWN_CONTEXT_PROMPT if context_length is None else max(context_length - 1, 1)
+    return room if max_prompt_tokens is None else min(room, max_prompt_tokens)
+
+
 def plan_max_tokens(
     request: Request,
     token_ids: Sequence[int],

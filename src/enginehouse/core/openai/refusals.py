@@ -95,10 +95,16 @@ STEERING: Final = frozenset(
 """Parameters by which other servers let a client choose an engine, a rank, a room, an id or a place in the queue."""
 
 
-def settle(body: dict[str, Any], known: frozenset[str]) -> None:
+_LONGEST_HARMLESS: Final = 10_000
+"""Bytes of a value that is compared with the harmless ones; they are short, but may be written with many spaces."""
+
+
+def settle(body: dict[str, msgspec.Raw], known: frozenset[str]) -> None:
     """Take out of `body` what asks for nothing; raise InvalidRequest, naming it, for what we do not serve."""
     for name in sorted(body.keys() - known):
-        value = body[name]
+        if len(memoryview(body[name])) > _LONGEST_HARMLESS:
+            raise _refused(name)
+        value = msgspec.json.decode(body[name])
         if value is not None and not any(
             value == harmless and type(value) is type(harmless) for harmless in UNSUPPORTED.get(name, ())
         ):
@@ -106,8 +112,16 @@ def settle(body: dict[str, Any], known: frozenset[str]) -> None:
         del body[name]
 
 
+def printable(text: str) -> str:
+    """What a client sent, as it may stand in an answer or a log: short, and with nothing that moves a cursor."""
+    shown = text if len(text) <= 64 else text[:61] + "..."
+    if shown.isprintable():
+        return shown
+    return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown])
+
+
 def _refused(name: str) -> InvalidRequest:
-    shown = name if len(name) <= 64 else name[:61] + "..."
+    shown = printable(name)
     if name in STEERING:
         text = f"'{shown}' is refused: where, when and under which id a request runs is not for the client to say"
         return InvalidRequest(text, param=shown, code="unsupported_parameter")
@@ -148,11 +162,21 @@ def wrong_field(error: msgspec.ValidationError, body: Mapping[str, Any]) -> Inva
         return InvalidRequest(f"'{name}' is missing; it must be {RIGHT[name]}", param=name)
     top = path.split(".")[0].split("[")[0]
     if what.startswith("Object contains unknown field"):
-        name = f"{path}.{what.split('`')[1]}"
+        name = f"{path}.{printable(what.split('`')[1])}"
         return InvalidRequest(f"'{name}' is not a known parameter", param=name, code="unknown_parameter")
     right, top = (RIGHT[path], path) if path in RIGHT else (RIGHT[top], top)
     subject = "it" if path == top else f"'{top}'"
     return InvalidRequest(f"'{path}' is {_shown(_at(body, path))}; {subject} must be {right}", param=top)
+
+
+def wrong_value(name: str, value: object) -> InvalidRequest:
+    """A field that is as a whole not what it must be."""
+    return InvalidRequest(f"'{name}' is {_shown(value)}; it must be {RIGHT[name]}", param=name)
+
+
+def too_much(name: str, problem: str) -> InvalidRequest:
+    """A field that holds more than is taken of anyone."""
+    return InvalidRequest(f"'{name}' {problem}", param=name, code="too_large")
 
 
 def kind(value: object) -> str:

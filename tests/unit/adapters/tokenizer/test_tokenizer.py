@@ -16,7 +16,7 @@ from enginehouse.adapters.tokenizer import model as model_module
 from enginehouse.adapters.tokenizer.backend import SAMPLES, open_fast, open_library
 from enginehouse.adapters.tokenizer.files import find_files
 from enginehouse.core.tokenizer_files import digest
-from enginehouse.domain.errors import InvalidRequest
+from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
 from tests.unit.adapters.tokenizer import models
 
 ROOT = models.BUNDLED.parents[3]
@@ -149,6 +149,69 @@ def test_f4_long_texts_are_encoded_off_the_loop_and_come_out_the_same(monkeypatc
     encode(tokenizer, "short")
     main = threading.main_thread()
     assert [thread is main for thread in used] == [False, False, True]
+
+
+def test_g3_a_vast_text_that_cannot_fit_is_refused_without_encoding_all_of_it(
+    bundled: ModelTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    plain = bundled._encode
+
+    def noting(text: str, add_special_tokens: bool) -> Any:
+        encoded.append(len(text))
+        return plain(text, add_special_tokens)
+
+    monkeypatch.setattr(bundled, "_encode", noting)
+    text = "engines and lamps, " * 120_000
+    right = plain(text, False)
+    for at_most in (100, len(right) // 4):
+        encoded.clear()
+        with pytest.raises(ContextLengthExceeded, match=f"more than {at_most} tokens") as caught:
+            asyncio.run(bundled.encode(text, add_special_tokens=False, at_most=at_most))
+        assert caught.value.param == "prompt"
+        assert max(encoded) <= 256 * 1024
+        assert sum(encoded) < 0.75 * len(text)
+        with pytest.raises(ContextLengthExceeded) as caught:
+            asyncio.run(bundled.encode_chat([{"role": "user", "content": text}], ASK, at_most))
+        assert caught.value.param == "messages"
+    for fits in (len(right), len(right) - 1, None):  # close calls are decided by exact numbers, elsewhere
+        assert asyncio.run(bundled.encode(text, add_special_tokens=False, at_most=fits)) == right
+
+
+def test_g3_vast_texts_are_encoded_one_at_a_time(bundled: ModelTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = most = 0
+    lock = threading.Lock()
+    plain = bundled._encode
+
+    def counting(text: str, add_special_tokens: bool) -> Any:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        try:
+            return plain(text, add_special_tokens)
+        finally:
+            with lock:
+                running -= 1
+
+    monkeypatch.setattr(bundled, "_encode", counting)
+
+    async def all_at_once() -> None:
+        texts = [f"{turn} " + "lamps " * 200_000 for turn in range(4)]
+        found = await asyncio.gather(*[bundled.encode(text, add_special_tokens=False) for text in texts])
+        assert [list(ids) for ids in found] == [list(plain(text, False)) for text in texts]
+
+    asyncio.run(all_at_once())
+    assert most == 1
+
+
+@pytest.mark.parametrize("family", [models.byte_level, models.byte_fallback, models.word_piece, models.unigram])
+@pytest.mark.parametrize("text", ["the dog is here ", "a", "aéb🚂", "zq", " \n"])
+def test_g3_a_text_in_pieces_has_about_as_many_tokens(family: Any, text: str) -> None:
+    library, long = family(), text * 4000
+    pieces = [long[at : at + 3000] for at in range(0, len(long), 3000)]
+    whole = len(reference(library, long))
+    assert sum(len(reference(library, piece)) for piece in pieces) <= 1.1 * whole + 4 * len(pieces)
 
 
 def test_f4_a_chat_that_goes_on_is_encoded_only_where_it_is_new(bundled: ModelTokenizer) -> None:

@@ -82,7 +82,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
         (
             {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "[" * 100_000}}]},
             "messages[1].tool_calls[0].function.arguments",
-            "not JSON",
+            "nested too deeply",
         ),
         ({"role": "assistant", "content": "x", "audio": {"id": "a"}}, "messages[1].audio", "not supported"),
     ],

@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enginehouse.core.openai.parse import parse_chat, parse_completion
-from enginehouse.core.openai.plan import UNKNOWN_CONTEXT_ANSWER, plan_max_tokens
+from enginehouse.core.openai.plan import (
+    UNKNOWN_CONTEXT_ANSWER,
+    UNKNOWN_CONTEXT_PROMPT,
+    most_prompt_tokens,
+    plan_max_tokens,
+)
 from enginehouse.core.openai.requests import ChatRequest
 from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
 
@@ -46,6 +51,17 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
 def test_an_engine_that_does_not_say_its_context_gets_a_bounded_answer() -> None:
     assert plan_max_tokens(chat(), [1], None) == UNKNOWN_CONTEXT_ANSWER
     assert plan_max_tokens(chat(max_tokens=7), [1], None) == 7
+
+
+@pytest.mark.parametrize(("context", "longest", "most"), [(100, None, 99), (100, 8, 8), (100, 200, 99), (1, None, 1)])
+def test_the_longest_prompt_is_known_before_it_is_encoded(context: int, longest: int | None, most: int) -> None:
+    assert most_prompt_tokens(context, longest) == most
+    if context > 1:
+        assert plan_max_tokens(chat(), [1] * most, context, longest) == context - most
+    with pytest.raises(ContextLengthExceeded):
+        plan_max_tokens(chat(), [1] * (most + 1), context, longest)
+    assert most_prompt_tokens(None) == UNKNOWN_CONTEXT_PROMPT
+    assert most_prompt_tokens(None, 8) == 8
 
 
 def test_a_prompt_without_tokens_is_refused() -> None:
