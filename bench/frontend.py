@@ -1,6 +1,9 @@
 """What the whole frontend costs on mock engines, beside a peer when one is given: CPU, first token, memory.
 
 `python -m bench.frontend --peer PATH_OF_SMG --json`. Contestants are measured in turns, on the same engines.
+
+Many streams: `python -m bench.frontend --streams 2000 --pace 4 --max-tokens 32 --rounds 1`. Engines, frontend and
+clients share the machine, so streams times pace must be what it can carry: else the figures are those of a queue.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import resource
 import statistics
 import sys
 import tempfile
@@ -36,9 +40,6 @@ from enginehouse.adapters.link import Link, LinkSettings
 from enginehouse.domain.engine import Target
 from enginehouse.domain.link import LinkError
 
-PACE = 40.0
-"""Tokens per second of a paced stream."""
-
 
 @dataclass(frozen=True)
 class Bar:
@@ -58,10 +59,11 @@ class Bar:
 class Bench:
     """One run over running programs; figures gather under each program's name."""
 
-    def __init__(self, contestants: Sequence[Program], engine: Program, paced: bool) -> None:
+    def __init__(self, contestants: Sequence[Program], engine: Program, paced: bool, max_tokens: int) -> None:
         self.contestants = contestants
         self.engine = engine
         self.paced = paced
+        self.max_tokens = max_tokens
         self.seed = 0
 
     async def each(self, rounds: int, measure: Callable[[Program], Awaitable[None]]) -> None:
@@ -85,13 +87,14 @@ class Bench:
 async def tokens(bench: Bench, streams: int, rounds: int, figures: dict[str, dict[str, list[float]]]) -> None:
     """CPU per token and time to the first one, with so many streams open."""
     kind = "paced" if bench.paced else "unpaced"
-    load = Load(streams, streams * (2 if bench.paced else 4))
+    load = Load(streams, streams * (2 if bench.paced else 4), max_tokens=bench.max_tokens)
 
     async def measure(program: Program) -> None:
         cpu, outcome = await bench.spend(program, load)
         mine = figures[program.name]
         name = f"{kind} {streams} streams"
         mine.setdefault(f"{name}: CPU us per token", []).append(cpu / outcome.tokens * 1e6)
+        mine.setdefault(f"{name}: tokens per second of one core", []).append(outcome.tokens / cpu)
         mine.setdefault(f"{name}: tokens per second", []).append(outcome.tokens / outcome.seconds)
         mine.setdefault(f"{name}: first token p50 ms", []).append(percentile(outcome.first_token, 50) * 1e3)
         mine.setdefault(f"{name}: first token p99 ms", []).append(percentile(outcome.first_token, 99) * 1e3)
@@ -197,7 +200,8 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     streams = [int(part) for part in options.streams.split(",")]
     names = ["enginehouse", "smg"] if options.peer else ["enginehouse"]
     figures: dict[str, dict[str, list[float]]] = {name: {} for name in names}
-    for pace in (PACE, 0.0):
+    allow_descriptors(2 * max(*streams, options.open_streams) + 500)
+    for pace in (options.pace, 0.0):
         with ExitStack() as stack:
             engines = [stack.enter_context(_engine(folder, number, pace)) for number in range(options.engines)]
             for engine in engines:
@@ -205,7 +209,7 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             contestants = [stack.enter_context(_contestant(name, options.peer, engines, folder)) for name in names]
             for program in contestants:
                 wait_serving(program)
-            bench = Bench(contestants, engines[0], paced=bool(pace))
+            bench = Bench(contestants, engines[0], bool(pace), options.max_tokens)
             if pace:
                 await memory(bench, options.open_streams, figures)
                 for count in streams:
@@ -227,6 +231,15 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         ],
         "met": all(bar.met for bar in bars),
     }
+
+
+def allow_descriptors(number: int) -> None:
+    """So many open files for this process and its children; RuntimeError where the system does not let us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < number:
+        raise RuntimeError(f"{number} open files are needed and {hard} allowed: raise `ulimit -Hn` or ask for less")
+    if soft != resource.RLIM_INFINITY and soft < number:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
 
 
 def _engine(folder: Path, number: int, pace: float) -> AbstractContextManager[Program]:
@@ -287,6 +300,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--peer", metavar="PATH", help="the smg program, run on the same engines in the same run")
     parser.add_argument("--streams", default="64,256", help="open streams, one measurement each")
+    parser.add_argument("--pace", type=float, default=40.0, help="tokens per second of each paced stream")
+    parser.add_argument("--max-tokens", type=int, default=128, help="tokens of each answer")
     parser.add_argument("--engines", type=int, default=2, help="mock engines")
     parser.add_argument("--rounds", type=int, default=2, help="times that each contestant is measured")
     parser.add_argument("--samples", type=int, default=100, help="requests for the first-token figure")
