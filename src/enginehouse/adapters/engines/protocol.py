@@ -21,6 +21,12 @@ class ProbeSettings:
     call_timeout: float = 10.0
     """Seconds for each question while probing and checking. An engine that is starting may accept connections and
     stay silent; it answers as soon as it can, so a longer wait admits it sooner, not later."""
+    optional_call_timeout: float = 1.0
+    """Seconds for each question whose answer only refines the others (load, state, KV event sources, adapters). Without
+    it what was last known stands; no engine is refused or taken out for it."""
+    tokenizer_check_timeout: float = 3.0
+    """Seconds for fetching the tokenizer while probing, to compare it with that of the others. An engine that takes
+    longer joins without the comparison."""
     tokenizer_timeout: float = 60.0
     """Seconds for fetching the tokenizer from an engine that hands it out: tens of megabytes."""
     tokenizer_limit: int = 256 * 1024 * 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,8 @@ from typing import Any, ClassVar
 
 from enginehouse._proto import sglang_runtime_v1_pb2 as pb
 from enginehouse.adapters.engines import sampling as params
-from enginehouse.adapters.engines.calls import ask, gather, implemented
+from enginehouse.adapters.engines.calls import ask, implemented
+from enginehouse.adapters.engines.extras import Extras
 from enginehouse.adapters.engines.failures import engine_error, rejected
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
 from enginehouse.adapters.engines.sglang_info import Facts, engine_info
@@ -21,7 +23,6 @@ from enginehouse.domain.request import EngineRequest
 from enginehouse.ports import EngineLoad, Link
 
 _SERVICE = "/sglang.runtime.v1.SglangService/"
-_SNAPSHOT_LIMIT = 16 * 1024 * 1024
 
 # How SGLang's Python side words what the caller got wrong; all of it arrives as INTERNAL.
 _ARGUMENT_TEXTS = (
@@ -48,6 +49,7 @@ class SglangProtocol:
         self._link = link
         self._target = target
         self._timeout = settings.call_timeout
+        self._extras = Extras(link, settings.optional_call_timeout)
         self._incremental: bool | None = None
 
     async def recognise(self) -> bool:
@@ -94,7 +96,11 @@ class SglangProtocol:
         cards = await ask(
             self._link, _SERVICE + "ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, timeout=self._timeout
         )
-        snapshot = await self._snapshot()
+        snapshot, load = await asyncio.gather(
+            # The state as it is now; before 0.5.20 there is none.
+            self._extras.first(_SERVICE + "WatchEngineState", pb.WatchEngineStateRequest(), pb.EngineStateSnapshot),
+            self._extras.ask(_SERVICE + "GetLoad", pb.GetLoadRequest(), pb.GetLoadResponse),
+        )
         if snapshot is not None and snapshot.is_pause:
             raise ProbeFailed("generation is paused on this engine")
         flag = server.get("incremental_streaming_output")
@@ -103,7 +109,7 @@ class SglangProtocol:
             server=server,
             model=_json_object(model.json_info),
             cards=tuple(cards.models),
-            loads=await self._loads_if_told(),
+            loads=_loads(load) if load is not None else (),
             instance_id=snapshot.instance_id if snapshot is not None else None,
         )
         return engine_info(facts, self._target.host)
@@ -118,43 +124,10 @@ class SglangProtocol:
         )
         return _json_object(answer.json_info)
 
-    async def _snapshot(self) -> pb.EngineStateSnapshot | None:
-        """The state as it is now; None before 0.5.20. The stream would stay open for ever, so it is dropped at once."""
-        try:
-            found = await gather(
-                self._link,
-                _SERVICE + "WatchEngineState",
-                pb.WatchEngineStateRequest(),
-                pb.EngineStateSnapshot,
-                timeout=self._timeout,
-                limit=_SNAPSHOT_LIMIT,
-                most=1,
-            )
-        except LinkError as error:
-            if error.status is GrpcStatus.UNIMPLEMENTED:
-                return None
-            raise
-        return found[0] if found else None
-
-    async def _loads_if_told(self) -> tuple[dict[str, Any], ...]:
-        try:
-            return await self._loads()
-        except LinkError as error:
-            if error.status is None:
-                raise
-            return ()  # it only refines what the other answers say
-
-    async def _loads(self) -> tuple[dict[str, Any], ...]:
+    async def load(self) -> Mapping[int, EngineLoad]:
         answer = await ask(
             self._link, _SERVICE + "GetLoad", pb.GetLoadRequest(), pb.GetLoadResponse, timeout=self._timeout
         )
-        try:
-            found = json.loads(answer.json_info)
-        except (ValueError, RecursionError):
-            return ()
-        return tuple(entry for entry in found if isinstance(entry, dict)) if isinstance(found, list) else ()
-
-    async def load(self) -> Mapping[int, EngineLoad]:
         return {
             _count(entry.get("dp_rank")): Load(
                 running=_count(entry.get("num_running_reqs")),
@@ -162,7 +135,7 @@ class SglangProtocol:
                 used_tokens=_count_or_none(entry.get("num_used_tokens")),
                 total_tokens=_count_or_none(entry.get("max_total_num_tokens")),
             )
-            for entry in await self._loads()
+            for entry in _loads(answer)
         }
 
     def encode(self, request: EngineRequest) -> bytes:
@@ -207,6 +180,15 @@ class SglangProtocol:
 
     async def tokenizer_files(self) -> Mapping[str, bytes]:
         return {}  # the protocol has none
+
+
+def _loads(answer: pb.GetLoadResponse) -> tuple[dict[str, Any], ...]:
+    """Load by rank."""
+    try:
+        found = json.loads(answer.json_info)
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(entry for entry in found if isinstance(entry, dict)) if isinstance(found, list) else ()
 
 
 def _json_object(text: str) -> dict[str, Any]:

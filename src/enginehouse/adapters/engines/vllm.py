@@ -13,6 +13,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from enginehouse.adapters.engines import sampling as params
 from enginehouse.adapters.engines import tokenizer_zip
 from enginehouse.adapters.engines.calls import ask, gather
+from enginehouse.adapters.engines.extras import Extras
 from enginehouse.adapters.engines.failures import engine_error
 from enginehouse.adapters.engines.health import require_serving
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
@@ -40,6 +41,7 @@ class VllmProtocol:
         self._link = link
         self._settings = settings
         self._timeout = settings.call_timeout
+        self._extras = Extras(link, settings.optional_call_timeout)
         self._defaults: Mapping[str, object] = {}
         self._digest: str | None = None
         self._digest_asked = False
@@ -86,7 +88,8 @@ class VllmProtocol:
         name = model.served_model_name or model.model_path
         if not name:
             raise ProbeFailed("does not say which model it serves")
-        loads = await self._loads_if_told()
+        loads = await self._extras.ask(_SERVICE + "GetLoads", pb.GetLoadsRequest(), pb.GetLoadsResponse)
+        loads = loads or pb.GetLoadsResponse()
         context, longest = model.max_context_length or None, model.max_req_input_len or None
         self._defaults = _defaults(model.default_sampling_params_json)
         return EngineInfo(
@@ -117,20 +120,10 @@ class VllmProtocol:
             timeout=self._timeout,
         )
 
-    async def _loads(self) -> pb.GetLoadsResponse:
-        return await ask(
+    async def load(self) -> Mapping[int, EngineLoad]:
+        answer = await ask(
             self._link, _SERVICE + "GetLoads", pb.GetLoadsRequest(), pb.GetLoadsResponse, timeout=self._timeout
         )
-
-    async def _loads_if_told(self) -> pb.GetLoadsResponse:
-        try:
-            return await self._loads()
-        except LinkError as error:
-            if error.status is None:
-                raise
-            return pb.GetLoadsResponse()  # it only refines what the other answers say
-
-    async def load(self) -> Mapping[int, EngineLoad]:
         return {
             entry.dp_rank: Load(
                 entry.num_running_reqs,
@@ -138,7 +131,7 @@ class VllmProtocol:
                 entry.num_used_tokens,
                 entry.max_total_num_tokens or None,
             )
-            for entry in (await self._loads()).loads
+            for entry in answer.loads
         }
 
     def encode(self, request: EngineRequest) -> bytes:
@@ -184,13 +177,16 @@ class VllmProtocol:
         )
 
     async def tokenizer_files(self) -> Mapping[str, bytes]:
+        return await self._tokenizer_files(self._settings.tokenizer_timeout)
+
+    async def _tokenizer_files(self, timeout: float) -> Mapping[str, bytes]:
         try:
             chunks = await gather(
                 self._link,
                 _SERVICE + "GetTokenizer",
                 common.GetTokenizerRequest(),
                 common.GetTokenizerChunk,
-                timeout=self._settings.tokenizer_timeout,
+                timeout=timeout,
                 limit=self._settings.tokenizer_limit,
             )
         except LinkError as error:
@@ -210,7 +206,7 @@ class VllmProtocol:
         """Of the files' content; read once for each process, which does not change its tokenizer."""
         if not self._digest_asked:
             try:
-                files = await self.tokenizer_files()
+                files = await self._tokenizer_files(self._settings.tokenizer_check_timeout)
             except (LinkError, EngineBroken):
                 files = {}  # it may well serve; who needs the files will ask again and see why
             self._digest = digest(files)

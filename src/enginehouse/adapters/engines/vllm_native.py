@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeVar
 
@@ -10,6 +11,7 @@ from google.protobuf.message import Message
 from enginehouse._proto import vllm_native_pb2 as pb
 from enginehouse.adapters.engines import sampling as params
 from enginehouse.adapters.engines.calls import ask
+from enginehouse.adapters.engines.extras import Extras
 from enginehouse.adapters.engines.failures import engine_error
 from enginehouse.adapters.engines.health import require_serving, serving
 from enginehouse.adapters.engines.kv_sources import reachable
@@ -42,6 +44,7 @@ class VllmNativeProtocol:
         self._host = target.host
         self._timeout = settings.call_timeout
         self._first_rank = 0
+        self._extras = Extras(link, settings.optional_call_timeout)
 
     async def recognise(self) -> bool:
         if await self._ask_if_told("GetServerInfo", pb.GetServerInfoRequest(), pb.ServerInfo) is not None:
@@ -51,7 +54,7 @@ class VllmNativeProtocol:
 
     async def health(self) -> None:
         await require_serving(self._link, self.service, timeout=self._timeout)
-        paused = await self._ask_if_told("IsPaused", pb.IsPausedRequest(), pb.IsPausedResponse)
+        paused = await self._extras.ask(_CONTROL + "IsPaused", pb.IsPausedRequest(), pb.IsPausedResponse)
         if paused is not None and paused.paused:
             raise ProbeFailed("generation is paused on this engine")
 
@@ -68,6 +71,7 @@ class VllmNativeProtocol:
         ranks = sound_ranks(max(1, parallel.data_parallel_size_local or parallel.data_parallel_size))
         self._first_rank = parallel.data_parallel_rank
         blocks, block = server.total_kv_blocks, server.kv_block_size
+        sources, loras = await asyncio.gather(self._kv_event_sources(block or None), self._loras(model))
         return EngineInfo(
             protocol=ProtocolName.VLLM_NATIVE,
             model=name,
@@ -84,12 +88,13 @@ class VllmNativeProtocol:
             version=server.engine_version or None,
             tool_parser=model.tool_call_parser or None,
             reasoning_parser=model.reasoning_parser or None,
-            kv_event_sources=await self._kv_event_sources(block or None),
-            loras=await self._loras() if model.supports_lora else (),
+            kv_event_sources=sources,
+            loras=loras,
         )
 
     async def _kv_event_sources(self, block: int | None) -> tuple[KvEventSource, ...]:
-        told = await self._ask_if_told("GetKvEventSources", pb.GetKvEventSourcesRequest(), pb.GetKvEventSourcesResponse)
+        path = _CONTROL + "GetKvEventSources"
+        told = await self._extras.ask(path, pb.GetKvEventSourcesRequest(), pb.GetKvEventSourcesResponse)
         found: list[KvEventSource] = []
         for place, source in enumerate(told.sources if told is not None else ()):
             endpoint = reachable(source.endpoint, self._host)
@@ -101,8 +106,10 @@ class VllmNativeProtocol:
             found.append(KvEventSource(rank, endpoint, source.topic, replay, block))
         return tuple(found)
 
-    async def _loras(self) -> tuple[str, ...]:
-        told = await self._ask_if_told("ListLoras", pb.ListLorasRequest(), pb.ListLorasResponse)
+    async def _loras(self, model: pb.ModelInfo) -> tuple[str, ...]:
+        if not model.supports_lora:
+            return ()
+        told = await self._extras.ask(_CONTROL + "ListLoras", pb.ListLorasRequest(), pb.ListLorasResponse)
         return tuple(lora.lora_name for lora in told.loras) if told is not None else ()
 
     async def _ask_if_told(self, method: str, request: Message, answer: type[M]) -> M | None:

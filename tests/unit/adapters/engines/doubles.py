@@ -86,6 +86,8 @@ class FakeCall:
         self.did.append("cancel")
 
 
+HANGS = LinkError(LinkErrorKind.DEADLINE, "no answer", may_have_been_processed=True)
+"""The answer of a call that keeps its caller waiting until the deadline."""
 Answer = bytes | LinkError | Callable[[bytes], bytes]
 
 
@@ -111,6 +113,8 @@ class FakeLink:
         self.asked.append(path)
         self.timeouts.append(timeout)
         answer = self.answers.get(path, UNIMPLEMENTED)
+        if answer is HANGS:
+            await asyncio.sleep(timeout)
         if isinstance(answer, LinkError):
             raise answer
         return answer if isinstance(answer, bytes) else answer(message)
@@ -128,7 +132,9 @@ class FakeLink:
         call = FakeCall(path, message, sink, metadata, timeout)
         self.calls.append(call)
         if path in self.streams:
-            asyncio.get_running_loop().call_soon(self._play, call, self.streams[path])
+            answer = self.streams[path]
+            wait = (timeout or 0.0) if answer is HANGS else 0.0
+            asyncio.get_running_loop().call_later(wait, self._play, call, answer)
         return call
 
     @staticmethod

@@ -18,7 +18,8 @@ from enginehouse.adapters.engines.engine import Engine
 from enginehouse.domain.engine import KvEventSource, ProtocolName, Target
 from enginehouse.domain.errors import ProbeFailed
 from enginehouse.domain.link import LinkError, LinkErrorKind
-from tests.unit.adapters.engines.doubles import Answer, FakeLink, status_error
+from enginehouse.testing.clock import run_virtual
+from tests.unit.adapters.engines.doubles import HANGS, Answer, FakeLink, status_error
 
 SERVING = health.HealthCheckResponse(status=health.HealthCheckResponse.SERVING).SerializeToString()
 NOT_SERVING = health.HealthCheckResponse(status=health.HealthCheckResponse.NOT_SERVING).SerializeToString()
@@ -170,8 +171,63 @@ def test_an_old_native_frontend_without_server_info_leaves_lengths_open() -> Non
 def test_every_question_has_a_deadline() -> None:
     for link in (FakeLink(sglang_answers(), snapshot()), FakeLink(native_answers())):
         probe(link)
-        assert set(link.timeouts) == {3.0}
+        assert set(link.timeouts) == {3.0, 1.0}
         assert all(call.timeout for call in link.calls)
+
+
+OPTIONAL = {
+    "sglang": ((S + "GetLoad",), (S + "WatchEngineState",)),
+    "vllm": ((V + "GetLoads",), (V + "GetTokenizer",)),
+    "vllm-native": ((C + "GetKvEventSources", C + "ListLoras", C + "IsPaused"), ()),
+}
+
+
+def one_of_each() -> dict[str, FakeLink]:
+    return {
+        "sglang": FakeLink(sglang_answers(), snapshot()),
+        "vllm": FakeLink(vllm_answers(), NO_TOKENIZER),
+        "vllm-native": FakeLink(native_answers()),
+    }
+
+
+@pytest.mark.parametrize("failure", [HANGS, status_error("INTERNAL"), status_error("DEADLINE_EXCEEDED")])
+@pytest.mark.parametrize("kind", OPTIONAL)
+def test_m9_optional_questions_that_hang_or_fail_take_neither_probe_nor_check_down(
+    kind: str, failure: LinkError
+) -> None:
+    async def run() -> None:
+        link = one_of_each()[kind]
+        unary, streams = OPTIONAL[kind]
+        link.answers |= dict.fromkeys(unary, failure)
+        link.streams |= dict.fromkeys(streams, failure)
+        async with asyncio.timeout(6):  # of the ten that a probe has
+            engine = await EngineConnector(lambda _: link).probe(Target("10.0.0.7", 30001))
+        async with asyncio.timeout(3):  # of the four that a check has
+            assert await engine.check() == engine.info
+        assert engine.info.model == "m"
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize("failure", [HANGS, status_error("INTERNAL")])
+@pytest.mark.parametrize("kind", OPTIONAL)
+def test_m9_what_was_last_known_stands_until_the_connection_is_lost(kind: str, failure: LinkError) -> None:
+    async def run() -> None:
+        link = one_of_each()[kind]
+        if kind == "vllm-native":
+            loras = native.ListLorasResponse(loras=[native.Lora(lora_name="x")])
+            link.answers[C + "ListLoras"] = loras.SerializeToString()
+        engine = await EngineConnector(lambda _: link).probe(Target("10.0.0.7", 30001))
+        before = engine.info
+        unary, streams = OPTIONAL[kind]
+        link.answers |= dict.fromkeys(unary, failure)
+        link.streams |= dict.fromkeys(streams, failure)
+        assert await engine.check() == before
+        for told in link.lost:
+            told(LinkError(LinkErrorKind.LOST, "reset by peer", may_have_been_processed=True))
+        assert await engine.check() != before
+
+    run_virtual(run())
 
 
 @pytest.mark.parametrize(
