@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from enginehouse.adapters.tokenizer.content import read_json, special_tokens
 from enginehouse.adapters.tokenizer.errors import TokenizerError
+from enginehouse.core.openai.refusals import printable
 from enginehouse.domain.errors import InvalidRequest
 
 log = structlog.get_logger("enginehouse.tokenizer")
@@ -90,8 +91,9 @@ class ChatTemplate:
                 prepared, options.get("add_generation_prompt", True), options.get("chat_template_kwargs") or {}
             )
         except _Refused as error:
+            words = printable(error.message or "", 300)  # a template may quote what it was given
             raise InvalidRequest(
-                f"the model's chat template refuses these messages: {error.message}", param="messages"
+                f"the model's chat template refuses these messages: {words}", param="messages"
             ) from None
         except RecursionError:
             raise InvalidRequest("'messages' are nested too deeply for the chat template", param="messages") from None

@@ -112,9 +112,9 @@ def settle(body: dict[str, msgspec.Raw], known: frozenset[str]) -> None:
         del body[name]
 
 
-def printable(text: str) -> str:
+def printable(text: str, length: int = 64) -> str:
     """What a client sent, as it may stand in an answer or a log: short, and with nothing that moves a cursor."""
-    shown = text if len(text) <= 64 else text[:61] + "..."
+    shown = text if len(text) <= length else text[: length - 3] + "..."
     if shown.isprintable():
         return shown
     return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown])

@@ -88,6 +88,23 @@ def test_o12_what_a_template_refuses_is_told_in_its_words() -> None:
     assert (caught.value.param, caught.value.status) == ("messages", 400)
 
 
+def test_what_a_template_quotes_of_the_messages_is_cut_and_harmless() -> None:
+    long = [{"role": "user", "content": "\x1b[2J" + "x" * 1_000_000}]
+    with pytest.raises(InvalidRequest, match=r"\\x1b\[2Jx+\.\.\.$") as caught:
+        render("{{ raise_exception(messages[0].content) }}", long)
+    assert len(caught.value.message) < 400
+
+
+def test_o8_arguments_that_are_nested_too_deeply_for_a_template_are_said_to_be() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        render("{{ messages | tojson }}", [{"role": "user", "content": "x", "deep": deep}])
+    while deep:  # without the recursion of freeing it at once
+        deep = deep[0]
+
+
 @pytest.mark.parametrize(
     "source",
     [
