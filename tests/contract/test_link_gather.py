@@ -188,6 +188,44 @@ def test_a_raising_reader_hands_the_socket_back(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.parametrize(("size", "reader"), [(7, "clock"), (8, "transport")])
+def test_a_full_read_hands_the_socket_back_to_the_transport(
+    run: Run, monkeypatch: pytest.MonkeyPatch, size: int, reader: str
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(gather, "_CHUNK", 8)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            heard: list[str] = []
+            again = asyncio.Event()
+
+            class Reader(asyncio.Protocol):
+                def data_received(self, data: bytes) -> None:
+                    heard.append("transport")
+                    again.set()
+
+            def receive(data: bytes) -> None:
+                heard.append("clock")
+                if len(heard) > 1:
+                    again.set()
+
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(Reader, sock=ours)
+            gatherer = gather.Gatherer(loop, transport, 0.01, receive)
+            while gatherer._timer is None:
+                gatherer.seen()
+            theirs.sendall(bytes(size))
+            while not heard:
+                await asyncio.sleep(0.001)
+            theirs.sendall(b"x")
+            await again.wait()
+            assert heard == ["clock", reader]
+            gatherer.close()
+            transport.close()
+
+    run(main())
+
+
 def test_without_file_descriptors_it_goes_on_without_gathering(
     reads: Reads, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,7 +136,9 @@ def test_g2_too_many_pings_makes_us_wait_longer_each_time() -> None:
     async def main() -> None:
         link = Link(Target("engine", 1), LinkSettings(calm_down=8.0))
         waited = []
-        for number in range(5):
+        for number in range(7):
+            if number == 5:
+                await asyncio.sleep(61.0)
             begun = loop.time()
             sink = Recorder()
             link.stream("/t.T/M", b"", sink)
@@ -147,7 +149,39 @@ def test_g2_too_many_pings_makes_us_wait_longer_each_time() -> None:
             deliver(h2.settings([]))
             deliver(calm + Peer().headers(1, *OPENING, *OK, end=True))
             assert sink.ends == [None]
-        assert waited == [1, 8, 16, 30, 30]
+        assert waited == [1, 8, 16, 30, 30, 1, 8], "after a quiet time it begins anew"
+        await link.close()
+
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+def test_m14_a_peer_that_takes_no_calls_for_now_is_waited_for_on_one_connection() -> None:
+    def limit(calls: int) -> bytes:
+        return h2.settings([(h2.Setting.MAX_CONCURRENT_STREAMS, calls)])
+
+    async def main() -> None:
+        server = Peer()
+        link = Link(Target("engine", 1), LinkSettings())
+        sinks = [Recorder() for _ in range(5)]
+        for sink in sinks:
+            link.stream("/t.T/M", b"", sink)
+        await asyncio.sleep(0)
+        (transport,) = loop.transports
+        deliver = transport.protocol.data_received
+        deliver(limit(0))
+        await asyncio.sleep(60.0)
+        link.stream("/t.T/M", b"", Recorder()).cancel()
+        assert opened(transport) == []
+        assert len(loop.transports) == 1, "more connections would not change what it takes"
+        deliver(limit(5))
+        assert opened(transport) == [1, 3, 5, 7, 9]
+        for stream_id in opened(transport):
+            deliver(server.headers(stream_id, *OPENING, *OK, end=True))
+        assert [sink.ends for sink in sinks] == [[None]] * 5
         await link.close()
 
     loop = VirtualLoop()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from enginehouse.adapters.link import Link, LinkSettings
+from enginehouse.adapters.link import link as link_module
 from enginehouse.domain.engine import Target
 from enginehouse.domain.link import LinkError, LinkErrorKind
 from enginehouse.wire import h2_frames as frames
@@ -36,6 +37,26 @@ def test_nobody_listens(run: Run) -> None:
                 assert (error.kind, error.may_have_been_processed) == (LinkErrorKind.CONNECT, False)
                 assert error.text == f"grpc://127.0.0.1:{port}: connection refused"
             assert [error.kind for error in lost] == [LinkErrorKind.CONNECT]
+
+    run(main())
+
+
+def test_a_fault_of_ours_while_connecting_fails_the_calls_that_wait(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def faulty(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def main() -> None:
+        monkeypatch.setattr(link_module, "dial", faulty)
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        async with linked(1) as link:
+            lost: list[LinkError] = []
+            link.on_lost(lost.append)
+            error = await failure(link.unary(PATH, b"", timeout=20))
+            assert (error.kind, error.may_have_been_processed) == (LinkErrorKind.CONNECT, False)
+            assert "a fault while connecting (ZeroDivisionError)" in error.text
+            assert [one.kind for one in lost] == [LinkErrorKind.CONNECT]
+            assert [type(one) for one in reported] == [ZeroDivisionError]
 
     run(main())
 

@@ -1,4 +1,8 @@
+"""Windows: what may be sent and received when, and that nobody waits for ever."""
+
 from __future__ import annotations
+
+import weakref
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +55,21 @@ def test_calls_take_turns_when_the_connections_window_is_short() -> None:
     peer.feed(h2.window_update(0, 2 * 16_384))
     assert size_of(peer.sent(), small_stream.id) == 15
     assert small_stream.request_sent
+
+
+def test_s2_a_cancelled_calls_body_is_let_go_of_while_the_connections_window_is_shut() -> None:
+    peer = Peer(settings=((Setting.INITIAL_WINDOW_SIZE, 2**20),))
+    peer.call(b"x" * 65_530)
+    assert size_of(peer.sent()) == 65_535
+    sink, stream = peer.call(b"y" * 1_000_000)
+    assert stream.body is not None
+    body = weakref.ref(stream.body)
+    peer.machine.reset(stream)
+    assert body() is None
+    assert not stream.request_sent
+    peer.feed(h2.window_update(0, 2**20))
+    assert size_of(peer.sent()) == 0
+    assert not sink.ends
 
 
 def test_a_full_transport_holds_bodies_back_but_not_answers_to_pings() -> None:
