@@ -412,6 +412,15 @@ def test_d21_a_token_with_a_control_character_does_not_end_the_feed(tmp_path: Pa
     against(tmp_path, test, user={"tokenFile": "token"}, backoff_limit=0.2)
 
 
+def test_d21_a_kubeconfig_token_that_no_header_can_carry_is_read_again(tmp_path: Path) -> None:
+    async def test(server: FakeKube, ear: Ear) -> None:
+        await ear.until(lambda: "a header cannot carry" in str(ear.feed.status().error))
+        server.kubeconfig(tmp_path, {"token": "good"})
+        await ear.until_serving("a", "b")
+
+    against(tmp_path, test, user={"token": "a\x1bb"}, backoff_limit=0.2)
+
+
 def test_an_error_that_nobody_thought_of_does_not_end_the_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_page, real_line, bad = feed_module.read_page, feed_module.read_line, ["page", "line"]
 

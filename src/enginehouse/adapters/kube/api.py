@@ -79,6 +79,7 @@ class KubeApi:
         try:
             prepared = await self._credentials.prepare()
         except CredentialsError as error:
+            self.reload_credentials()
             raise RequestFailed(Failure(FailureKind.CREDENTIALS, str(error))) from error
         headers = [("Accept", "application/json"), ("User-Agent", "enginehouse")]
         if prepared.authorization is not None:
@@ -96,8 +97,9 @@ class KubeApi:
                     raise RequestFailed(await _refused(response, doing, self._settings.request_timeout))
                 yield response
         except RequestFailed as error:
-            if isinstance(error.__cause__, ssl.SSLError):
-                self.reload_credentials()  # an authority or a certificate that has changed shows like this
+            # TLS: an authority or a certificate that has changed shows like this.
+            if error.failure.kind is FailureKind.CREDENTIALS or isinstance(error.__cause__, ssl.SSLError):
+                self.reload_credentials()
             raise
 
 

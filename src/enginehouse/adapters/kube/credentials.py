@@ -67,7 +67,7 @@ class Credentials:
         try:
             access = self._find()
         except KubeConfigError as error:  # perhaps caught while it is written
-            raise CredentialsError(f"the credentials are not accepted, and there are no others: {error}") from error
+            raise CredentialsError(str(error)) from error
         if access.server != self._access.server:
             # Credentials of one server are not another's business, and its pods may be other pods.
             raise CredentialsError(
