@@ -123,6 +123,7 @@ def test_what_is_not_understood_exits_with_2_and_one_line_a_problem(
 
 def test_check_says_what_serve_would_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINEHOUSE_POLICE", "random")
+    monkeypatch.setenv("KUBECONFIG", "/no/such/kubeconfig")
     argv = ["check", "--engine=grpc://a:1?role=decode", "--pods=app=x", "--pod-port=3", "--engines-file=/no/such/file"]
     assert main([*argv, "--tokenizer=/no/such/model"]) == 0
     out = capsys.readouterr().out
@@ -130,6 +131,7 @@ def test_check_says_what_serve_would_do(capsys: pytest.CaptureFixture[str], monk
     assert "watch pods 'app=x', port 3" in out
     assert "follow the engines in /no/such/file" in out
     assert "warning: --engines-file: '/no/such/file' cannot be read: No such file or directory" in out
+    assert "warning: no kubeconfig file at /no/such/kubeconfig; serve would not start here" in out
     assert "warning: --tokenizer: '/no/such/model' is no folder here" in out
     assert "warning: ENGINEHOUSE_POLICE is not a setting; did you mean 'ENGINEHOUSE_POLICY'?" in out
 

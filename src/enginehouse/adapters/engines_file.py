@@ -104,6 +104,10 @@ class FileFeed:
             self._content = None
             self._fail(f"{self._path}: {error.strerror or error}")
             return
+        except Exception as error:  # such as no thread to be had: no reason to end the frontend
+            self._content = None
+            self._unforeseen(error)
+            return
         if content != self._content:
             self._content = content
             self._read(content, post)
@@ -125,8 +129,8 @@ class FileFeed:
         try:
             answer = read_engine_list(content)
         except Exception as error:  # whatever the file made of it, the frontend serves on
-            _log.error("engines file met an error that nobody thought of", path=str(self._path), exc_info=error)
-            answer = BadList(f"cannot be read: {type(error).__name__}; the log has more")
+            self._unforeseen(error)
+            return
         if isinstance(answer, BadList):
             self._fail(f"{self._path}: {answer.reason}")
             return
@@ -138,6 +142,10 @@ class FileFeed:
             self._listings += 1
             _log.info("engines listed", path=str(self._path), engines=len(answer))
             post(FeedListed(self.name, answer))
+
+    def _unforeseen(self, error: Exception) -> None:
+        _log.error("engines file met an error that nobody thought of", path=str(self._path), exc_info=error)
+        self._fail(f"{self._path}: cannot be read: {type(error).__name__}; the log has more")
 
     def _fail(self, reason: str) -> None:
         if reason != self._error:

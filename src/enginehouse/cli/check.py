@@ -14,8 +14,9 @@ from enginehouse.settings import Settings, missing_files, plan, unknown
 def check(*, settings: Annotated[Settings, Parameter(name="*")] | None = None) -> int:
     """Validate the configuration of serve, say what it would do, and touch nothing.
 
-    Takes the options of serve. Exits with 0 if serve would start with them, with 2 if not. It opens no connection: that
-    ports are free, or that engines and the API server can be reached, only a start shows.
+    Takes the options of serve. Exits with 0 if serve would take them, with 2 if not. Files that are missing on this
+    machine are warnings, but for those of TLS. It opens no connection: that ports are free, or that engines and the
+    API server can be reached, only a start shows.
     """
     chosen = settings if settings is not None else Settings()
     chosen.validate()

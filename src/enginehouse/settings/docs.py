@@ -29,10 +29,10 @@ that of the next, they do not add up.
     policy: least-loaded
     drain-timeout: 600
 
-An unknown key, a value of another type or settings that do not go together stop the start with exit code 2 and
-a line for each problem; `enginehouse check` tells them without starting anything. Variables that begin with
-`ENGINEHOUSE_` and are no setting are told by `check` and else left alone; those that Kubernetes makes for a
-Service of that name (`tcp://…`) are not taken for settings.
+An unknown key, one given twice, a value of another type or settings that do not go together stop the start with
+exit code 2 and a line for each problem; `enginehouse check` tells them without starting anything. Variables that
+begin with `ENGINEHOUSE_` and are no setting are told by `check` and else left alone; those that Kubernetes makes
+for a Service of that name (`tcp://…`) are not taken for settings.
 """
 
 

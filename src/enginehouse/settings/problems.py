@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,7 @@ def tls_files_problems(settings: Settings) -> Iterator[str]:
 
 
 def missing_files(settings: Settings) -> Iterator[str]:
-    """Files that are not there and that `serve` would wait for: it starts, and is not ready before they come."""
+    """Files that are not there. They stop nothing here: `check` may run elsewhere than `serve`."""
     file, tokenizer = settings.sources.engines_file, settings.fleet.tokenizer
     if file is not None:
         try:
@@ -126,6 +127,14 @@ def missing_files(settings: Settings) -> Iterator[str]:
             find_files(tokenizer)
         except (TokenizerError, OSError) as error:
             yield f"--tokenizer: {error}"
+    if settings.sources.pods is not None or settings.sources.prefill_pods is not None:
+        from enginehouse.adapters.kube.access import KubeConfigError
+        from enginehouse.adapters.kube.locate import find_access
+
+        try:
+            find_access(settings.kube, os.environ)
+        except KubeConfigError as error:
+            yield f"{error}; serve would not start here"
 
 
 def plan(settings: Settings) -> Iterator[str]:
