@@ -103,6 +103,8 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
             "--namespace and --all-namespaces exclude each other",
         ),
         (["check", "--engine=grpcs://a:1", "--link-ca=/no/such.pem"], "--link-ca: '/no/such.pem' cannot be read"),
+        (["engines", "--timeout=0"], "--timeout: 0 is not a time to wait"),
+        (["engines", "--timeout=1e300"], "--timeout: 1e+300 is not a time to wait"),
         (["mock", "--port=1.5"], "--port: '1.5' is not a whole number"),
         (["mock", "--tokens-per-second=nan"], "--tokens-per-second: 'nan' is not a number"),
         (["mock", "--ranks=0"], "--ranks must be at least 1"),

@@ -16,6 +16,9 @@ from enginehouse.cli.output import say
 from enginehouse.http.fleet_table import NotAPage, printable, render
 
 
+_LONGEST = 86400
+
+
 def engines(
     *,
     url: str = "http://127.0.0.1:8000",
@@ -34,6 +37,12 @@ def engines(
         Seconds to wait for it.
     """
     address = f"{url if '://' in url else f'http://{url}'}".rstrip("/") + "/engines"
+    if not 0 < timeout <= _LONGEST:
+        print(
+            f"enginehouse: --timeout: {timeout:g} is not a time to wait; more than 0, up to {_LONGEST} s are",
+            file=sys.stderr,
+        )
+        return 2
     if not _askable(address):
         return _failed(address, "not of the form http://HOST:PORT")
     try:
