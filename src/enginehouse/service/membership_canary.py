@@ -1,4 +1,4 @@
-"""Owns the canary: one generated token, the proof of life of an engine that was mute while its health was fine."""
+"""Owns the canary: a few generated tokens, the proof of life of an engine that was mute while its health was fine."""
 
 from __future__ import annotations
 
@@ -11,40 +11,44 @@ from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Delta
 from enginehouse.ports import Engine
 
+_TOKENS = 4
+"""More than one: engines have been seen to fail with the second."""
+
 
 async def canary(engine: Engine) -> None:
-    """Let the engine generate one token. Raises ProbeFailed.
+    """Let the engine generate a few tokens and end well. Raises ProbeFailed.
 
-    Any word of the engine's own counts as life, a refusal included. Prefill and decode engines wait for each other in
-    every request, so one alone cannot be asked; for them health has to do.
+    A refusal of the engine's own counts as life. Prefill and decode engines wait for each other in every request, so
+    one alone cannot be asked; for them health has to do.
     """
     if engine.info.role in (Role.PREFILL, Role.DECODE) or engine.target.role in (Role.PREFILL, Role.DECODE):
         return
-    sink = _FirstWord(asyncio.get_running_loop())
-    call = engine.generate(EngineRequest(f"canary-{uuid.uuid4().hex}", (1,), 1, Sampling(temperature=0.0)), sink)
+    sink = _Ending(asyncio.get_running_loop())
+    call = engine.generate(EngineRequest(f"canary-{uuid.uuid4().hex}", (1,), _TOKENS, Sampling(temperature=0.0)), sink)
     try:
-        await sink.heard
+        await sink.over
     finally:
         call.cancel()
 
 
-class _FirstWord:
-    """A DeltaSink that waits for the first thing it hears."""
+class _Ending:
+    """A DeltaSink that waits for the end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.heard: asyncio.Future[None] = loop.create_future()
+        self.over: asyncio.Future[None] = loop.create_future()
 
     def on_delta(self, delta: Delta) -> None:
-        self._settle(None)
+        if delta.finish is not None:
+            self._settle(None)
 
     def on_end(self, error: EngineError | None) -> None:
         alive = error is None or isinstance(error, EngineOverloaded | EngineRejected)
         self._settle(None if alive else ProbeFailed(f"the canary failed: {error}"))
 
     def _settle(self, failure: ProbeFailed | None) -> None:
-        if self.heard.done():
+        if self.over.done():
             return
         if failure is None:
-            self.heard.set_result(None)
+            self.over.set_result(None)
         else:
-            self.heard.set_exception(failure)
+            self.over.set_exception(failure)

@@ -8,13 +8,22 @@ from random import Random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.core.membership.states import State
 from enginehouse.domain.engine import EngineInfo, Role, Target
-from enginehouse.domain.errors import EngineBroken, EngineOverloaded, EngineTimeout, EngineUnavailable, ProbeFailed
+from enginehouse.domain.errors import (
+    EngineBroken,
+    EngineFailed,
+    EngineOverloaded,
+    EngineTimeout,
+    EngineUnavailable,
+    ProbeFailed,
+)
 from enginehouse.domain.feed import FeedEvent
+from enginehouse.domain.stream import Finish
 from enginehouse.service.fleet import Fleet, Member
 from enginehouse.testing.clock import run_virtual
 from enginehouse.testing.engines import FakeEngine, FakeEngines
@@ -355,7 +364,7 @@ def test_g9_health_is_fine_but_generate_is_mute(error: EngineTimeout | EngineBro
         await asyncio.sleep(100)
         assert world.serving == ["e2"]
         assert engine.calls[0].cancelled
-        assert engine.calls[0].request.max_tokens == 1
+        assert engine.calls[0].request.max_tokens == 4
         process.mute = False
         await world.until(lambda: world.serving == ["e1", "e2"])
 
@@ -531,6 +540,35 @@ def test_what_is_said_before_it_runs_counts_once_it_does() -> None:
         await run
 
     run_virtual(main())
+
+
+def test_g9_a_canary_has_to_end_well_not_only_to_begin() -> None:
+    async def scene(world: World) -> None:
+        await world.serve(A, B)
+        engine = world.engine("e1")
+        engine.process.answers = False
+        world.fleet.report_failure(world.member("e1"), EngineBroken("x"))
+        await world.until(lambda: engine.calls)
+        engine.calls[-1].deliver([1])
+        await asyncio.sleep(1)
+        assert world.state("e1") is State.SUSPECT
+        engine.calls[-1].end(EngineFailed("it fails with the second token"))
+        await world.until(lambda: len(engine.calls) > 1)
+        assert world.state("e1") is State.SUSPECT
+        engine.calls[-1].deliver([1, 2], Finish.LENGTH)
+        await world.until(lambda: world.state("e1") is State.SERVING)
+
+    play(scene)
+
+
+def test_the_topology_is_told_once_when_it_is_decided() -> None:
+    async def scene(world: World) -> None:
+        with capture_logs() as logs:
+            await world.serve(A, B)
+        told = [entry for entry in logs if entry["event"] == "topology"]
+        assert [(entry["topology"], bool(entry["reason"])) for entry in told] == [("aggregated", True)]
+
+    play(scene)
 
 
 class _Odd(FakeEngines):

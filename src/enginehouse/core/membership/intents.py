@@ -29,7 +29,7 @@ class CancelProbe:
 class StartCheck:
     """Check over the open link; answer with CheckPassed or CheckFailed.
 
-    canary: let it also generate one token, because health alone has been seen to lie.
+    canary: let it also generate a few tokens, because health alone has been seen to lie.
     """
 
     engine_id: str

@@ -35,12 +35,12 @@ class MembershipSettings:
     """Seconds that a health check may take before it counts as failed. An engine that is only busy answers in time:
     its health has nothing to do with its queue."""
     canary_timeout: float = 20.0
-    """Seconds that an engine which was mute may take for one generated token before it stays out."""
+    """Seconds that an engine which was mute may take for a few generated tokens before it stays out."""
     keep_suspect: float = 30.0
     """Seconds of failing checks after which a suspect engine is given up and probed anew, from the beginning."""
     failures_in_a_row: int = 3
     """Requests that an engine may fail one after another, none ending well in between, before it has to generate a
-    token to get more. An engine that fails everything is never busy, so it would get most requests. 0: no limit."""
+    few tokens to get more. An engine that fails everything is never busy, and would get most of them. 0: no limit."""
     doubt_window: float = 60.0
     """Seconds within which another doubt about the same engine delays its return, longer each time."""
 
