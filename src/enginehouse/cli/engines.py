@@ -15,7 +15,6 @@ from cyclopts import Parameter
 from enginehouse.cli.output import say
 from enginehouse.http.fleet_table import NotAPage, printable, render
 
-
 _LONGEST = 86400
 
 
