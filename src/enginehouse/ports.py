@@ -164,11 +164,16 @@ class Tokenizer(Protocol):
     vocab_size: int
     eos_token_ids: tuple[int, ...]
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
-        """Token ids. Long texts are encoded off the loop."""
+    async def encode(self, text: str, *, add_special_tokens: bool, at_most: int | None = None) -> Sequence[int]:
+        """Token ids. Long texts are encoded off the loop.
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Sequence[int]:
-        """Render the chat template and encode it.
+        at_most: tokens that fit; what is far above may be refused with ContextLengthExceeded before it is encoded.
+        """
+
+    async def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], at_most: int | None = None
+    ) -> Sequence[int]:
+        """Render the chat template and encode it; `at_most` as for encode.
 
         options: `chat_template_kwargs` and the like. Special tokens only as the template writes them. Raises
         InvalidRequest when the template refuses the messages or there is none.

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from enginehouse.core.openai.answers import ModelEntry, error_body, model_body, models_list
+from enginehouse.core.openai.refusals import printable
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.domain.errors import ModelNotFound
 from enginehouse.service.drain import Readiness
@@ -43,7 +44,7 @@ class Admin:
         for entry in self._entries():
             if entry.name == name:
                 return Response(model_body(entry), media_type=JSON)
-        error = ModelNotFound(f"The model {name!r} does not exist.", param="model")
+        error = ModelNotFound(f"The model {printable(name)!r} does not exist.", param="model")
         return Response(error_body(error), error.status, media_type=JSON)
 
     async def live(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from enginehouse.core.openai.parse import parse_chat, parse_completion
-from enginehouse.core.openai.plan import plan_max_tokens
+from enginehouse.core.openai.plan import most_prompt_tokens, plan_max_tokens
 from enginehouse.core.openai.render import (
     AnswerStream,
     ChatStream,
@@ -74,18 +74,20 @@ class Shape(Generic[_R]):
     prefix: str
     """Of the ids that we give to answers."""
     parse: Callable[[bytes], _R]
-    encode: Callable[[ServedModel, _R], Awaitable[Sequence[int]]]
+    encode: Callable[[ServedModel, _R, int | None], Awaitable[Sequence[int]]]
     frames: Callable[[str, str, int, bool], AnswerStream]
     whole: Callable[..., bytes]
 
 
-async def _encode_chat(model: ServedModel, request: ChatRequest) -> Sequence[int]:
-    return await model.tokenizer.encode_chat(request.messages, request.template_options)
+async def _encode_chat(model: ServedModel, request: ChatRequest, at_most: int | None) -> Sequence[int]:
+    return await model.tokenizer.encode_chat(request.messages, request.template_options, at_most)
 
 
-async def _encode_prompt(model: ServedModel, request: CompletionRequest) -> Sequence[int]:
+async def _encode_prompt(model: ServedModel, request: CompletionRequest, at_most: int | None) -> Sequence[int]:
     if isinstance(request.prompt, str):
-        return await model.tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens)
+        return await model.tokenizer.encode(
+            request.prompt, add_special_tokens=request.add_special_tokens, at_most=at_most
+        )
     return request.prompt
 
 
@@ -184,7 +186,8 @@ class Endpoint(Generic[_R]):
 
     async def _encode(self, request: _R, model: ServedModel) -> TokenRequest:
         card = model.card
-        token_ids = await self._shape.encode(model, request)
+        most = most_prompt_tokens(card.context_length, card.max_prompt_tokens)
+        token_ids = await self._shape.encode(model, request, most)
         max_tokens = plan_max_tokens(
             request, token_ids, card.context_length, card.max_prompt_tokens, model.tokenizer.vocab_size
         )

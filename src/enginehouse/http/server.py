@@ -23,8 +23,9 @@ class HttpSettings:
     """Address to listen on; 0.0.0.0 or :: for all."""
     port: int = 8000
     """TCP port; 0 takes a free one."""
-    max_body_bytes: int = 32 * 1024 * 1024
-    """Largest request body; above it 413."""
+    max_body_bytes: int = 8 * 1024 * 1024
+    """Largest request body; above it 413. A prompt of a million token ids takes 6 MB. It bounds what one request may
+    cost: at this size 120 MB and a fifth of a second, whatever it holds."""
     head_timeout: float = 30.0
     """Seconds that a client has from connecting, or from the first byte of a request, to the end of its headers."""
     body_timeout: float = 60.0

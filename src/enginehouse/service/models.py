@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from enginehouse.core.membership.card import ModelCard
+from enginehouse.core.openai.refusals import printable
 from enginehouse.domain.errors import EngineError, ModelNotFound, NoEngine
 from enginehouse.ports import Tokenizer
 from enginehouse.service.fleet import Fleet
@@ -20,10 +21,6 @@ log = structlog.get_logger("enginehouse.models")
 
 LoadTokenizer = Callable[[ModelCard, Member | None], Awaitable[Tokenizer]]
 """Finds and loads the tokenizer for a card; the member may hand out files. Raises TokenizerUnavailable."""
-
-
-_SHOWN = 128
-"""Characters of a name of the client's that its error repeats."""
 
 
 class TokenizerUnavailable(Exception):
@@ -85,7 +82,7 @@ class Models:
             raise NoEngine("no engine has joined yet", retry_after=2)
         if name != known and not (self._card() or ModelCard(known)).answers_to(name):
             raise ModelNotFound(
-                f"The model {name[:_SHOWN]!r} does not exist. This frontend serves {known!r}.", param="model"
+                f"The model {printable(name)!r} does not exist. This frontend serves {known!r}.", param="model"
             )
         try:
             async with asyncio.timeout(self._patience):
