@@ -42,9 +42,9 @@ WANT = {
     "M3": "A retry goes to another engine, and a transport failure puts the first in doubt at once.",
     "M4": "An answer that was cut is never continued by another engine: an error event, no spliced text.",
     "M5": "Whatever way a request ends, its load is released.",
-    "M7": "Own counts spread a burst evenly; what engines report only corrects them.",
+    "M7": "Own counts spread a burst evenly; no load that engines report is used yet.",
     "M8": "Unknown model: 404 model_not_found. Known but no engine: 503 with Retry-After.",
-    "M9": "A hanging load call stops nothing; the limit on requests is kept.",
+    "M9": "No load call is made that could hang; the limit on requests is kept by own counts.",
     "M11": "Remove then add within a blink: the newcomer stays, late words of the old one change nothing.",
     "M12": "Among equals the choice is random, so that several frontends do not march together.",
     "M14": "An engine that hangs delays no other engine's requests.",
@@ -72,13 +72,13 @@ WANT = {
     "S6": "Metric series do not grow with what clients send or pods that came and went.",
     "S8": "Malformed framing is answered 400 and the connection closed.",
     "S9": "Engines behind TLS and mutual TLS work; no secret reaches a log.",
+    "F2": "No token makes a task of its own; `python -m bench.frontend` publishes what one costs.",
     "F4": "Long texts are encoded off the loop; a chat that goes on is encoded only where it is new.",
 }
 """What must hold, in our words, for each fault that touches what is built."""
 
 ELSEWHERE = {
     "M13": "Frontends exchange no state, so none can linger: each counts its own requests only.",
-    "F2": "A cost, not a fault: `python -m bench.frontend` and `python -m bench.link` publish it.",
 }
 """Faults of the same lists that no test can guard, and why."""
 
