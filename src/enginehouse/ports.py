@@ -88,6 +88,8 @@ class Engine(Protocol):
 
     target: Target
     info: EngineInfo
+    heard: int
+    """Messages of answers that have come from it so far: while that grows it is alive, however late it is elsewhere."""
 
     def generate(self, request: EngineRequest, sink: DeltaSink) -> Call:
         """Start an answer. Returns at once; nothing reaches the sink before it has returned.

@@ -13,7 +13,7 @@ import structlog
 
 from enginehouse.core.membership.events import CheckFailed, CheckPassed, Doubt, Doubted, Event, Probed, ProbeRefused
 from enginehouse.core.membership.settings import MembershipSettings
-from enginehouse.domain.engine import Target
+from enginehouse.domain.engine import EngineInfo, Target
 from enginehouse.domain.errors import ProbeFailed
 from enginehouse.ports import Engine, Engines
 from enginehouse.service.membership import Counters
@@ -123,6 +123,7 @@ class EngineTasks:
         settings = self._settings
         engine = self._open[key]
         what, limit = "health check", settings.check_timeout
+        heard = engine.heard
         try:
             async with asyncio.timeout(limit):
                 info = await engine.check()
@@ -133,13 +134,19 @@ class EngineTasks:
         except ProbeFailed as failure:
             self._check_failed(key, failure.reason)
         except TimeoutError:
-            self._check_failed(key, f"no answer to the {what} within {limit:g} s")
+            if engine.heard > heard and not with_canary:  # it is late because it, or we, have much to do
+                self._check_passed(key, engine.info)
+            else:
+                self._check_failed(key, f"no answer to the {what} within {limit:g} s")
         except Exception as fault:
             self._check_failed(key, _fault("checking", key, fault))
         else:
-            self._checks.pop(key, None)
-            self._counters.checks_passed += 1
-            self._post(CheckPassed(*key, info, self.chance()))
+            self._check_passed(key, info)
+
+    def _check_passed(self, key: Key, info: EngineInfo) -> None:
+        self._checks.pop(key, None)
+        self._counters.checks_passed += 1
+        self._post(CheckPassed(*key, info, self.chance()))
 
     def _check_failed(self, key: Key, reason: str) -> None:
         self._checks.pop(key, None)

@@ -111,6 +111,7 @@ class FakeEngine:
         self.calls: list[FakeCall] = []
         self.checks = 0
         self.closed = False
+        self.heard = 0
 
     def generate(self, request: EngineRequest, sink: DeltaSink) -> FakeCall:
         call = FakeCall(request, sink)

@@ -381,6 +381,22 @@ def test_g9_a_health_check_finds_an_engine_that_stopped_serving() -> None:
     play(scene)
 
 
+def test_m9_an_engine_whose_tokens_flow_is_alive_however_late_its_health_check_is() -> None:
+    """Engine or frontend have so much to do that a check takes too long: taking engines out would make it worse."""
+
+    async def scene(world: World) -> None:
+        await world.serve(A, B)
+        world.engines.processes[A].hangs = True
+        (engine,) = world.engines.processes[A].opened
+        for _ in range(100):
+            await asyncio.sleep(1)
+            engine.heard += 1
+            assert world.serving == ["e1", "e2"]
+        await world.until(lambda: world.serving == ["e2"])
+
+    play(scene)
+
+
 def test_d10_d17_refusals_name_their_reason_and_are_tried_again() -> None:
     async def scene(world: World) -> None:
         process = world.engines.listen(A)

@@ -25,9 +25,10 @@ class Engine:
         self._link = link
         self._protocol = protocol
         self._settings = settings
+        self.heard = 0
 
     def generate(self, request: EngineRequest, sink: DeltaSink) -> Call:
-        answer = Answer(self._protocol, sink)
+        answer = Answer(self._protocol, sink, self)
         try:
             message = self._protocol.encode(request)
         except (ValueError, OverflowError, TypeError):  # a number that the protocol has no room for
@@ -83,16 +84,18 @@ class Answer:
     call is open until it says so, and is the caller's to cancel if it never does.
     """
 
-    __slots__ = ("_decode", "_protocol", "_sink", "call")
+    __slots__ = ("_decode", "_engine", "_protocol", "_sink", "call")
 
-    def __init__(self, protocol: EngineProtocol, sink: DeltaSink) -> None:
+    def __init__(self, protocol: EngineProtocol, sink: DeltaSink, engine: Engine) -> None:
         decoder: Decoder = protocol.decoder()
         self._decode = decoder.decode
+        self._engine = engine
         self._protocol = protocol
         self._sink: DeltaSink | None = sink  # None: it has heard its last, and is not kept alive by a late transport
         self.call: Call | None = None
 
     def on_message(self, message: bytes) -> None:
+        self._engine.heard += 1
         sink = self._sink
         if sink is None:
             return
