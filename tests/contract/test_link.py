@@ -152,7 +152,10 @@ def test_a_deadline_ends_the_call_here_and_there(peer: GrpcPeer, run: Run) -> No
             sink = Sink()
             link.stream("/t.T/Never", b"", sink, timeout=0.3)
             error = await sink.error()
-            assert (error.kind, error.may_have_been_processed) == (LinkErrorKind.DEADLINE, True)
+            # Both sides hold it; whose word is first is chance.
+            ours, theirs = error.kind is LinkErrorKind.DEADLINE, error.status is GrpcStatus.DEADLINE_EXCEEDED
+            assert ours or theirs
+            assert error.may_have_been_processed
             assert sink.messages == [b"started"]
             assert await asyncio.to_thread(peer.cancelled.wait, 20)
 
