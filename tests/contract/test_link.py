@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -135,6 +136,33 @@ def test_metadata_that_must_not_go_out_is_a_bug(peer: GrpcPeer, field: tuple[str
                 link.stream("/t.T/Count", b"1", Sink(), metadata=[field])
 
     uvloop.run(main())
+
+
+def test_s9_a_token_file_goes_with_every_call_and_is_read_again(peer: GrpcPeer, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one\n")
+
+    async def main() -> None:
+        async with linked(peer.port, token_file=str(file)) as link:
+
+            async def seen() -> str:
+                return (await link.unary("/t.T/Metadata", b"", timeout=20, metadata=[("x-a", "b")])).decode()
+
+            first = await seen()
+            assert "Bearer one" in first
+            assert "x-a" in first
+            assert link._token is not None
+            file.write_text("two")
+            assert "Bearer one" in await seen()
+            for content in ("two", "", "a\x1bb"):  # what cannot be used leaves the last good one
+                file.write_text(content)
+                link._token._look_at = 0.0
+                assert "Bearer two" in await seen()
+            file.unlink()
+            link._token._look_at = 0.0
+            assert "Bearer two" in await seen()
+
+    run(main())
 
 
 def test_the_server_is_told_the_deadline(peer: GrpcPeer, run: Run) -> None:

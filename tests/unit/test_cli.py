@@ -339,3 +339,16 @@ def test_the_module_is_the_command() -> None:
 def test_no_machine_path_or_secret_in_help(capsys: pytest.CaptureFixture[str]) -> None:
     main(["serve", "--help"])
     assert str(Path.home()) + "/" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("content", "says"), [(None, "cannot be read"), ("", "it is empty"), ("a\x1bb", "header")])
+def test_s9_a_token_file_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, says: str
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    assert main(["check", "--engine", "grpcs://127.0.0.1:1", "--link-token-file", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "--link-token-file" in said
+    assert says in said

@@ -22,7 +22,7 @@ from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
 from enginehouse.service.generate import RequestSettings
 from enginehouse.settings.engines import FleetSettings, SourceSettings
-from enginehouse.settings.problems import missing_files, plan, problems, tls_files_problems
+from enginehouse.settings.problems import missing_files, plan, problems, tls_files_problems, token_file_problems
 from enginehouse.settings.sources import Sources, unknown_variables
 from enginehouse.settings.table import Row, flat, rows
 
@@ -72,8 +72,8 @@ class Settings:
             raise InvalidSettings(found)
 
     def check_files(self) -> None:
-        """Raise InvalidSettings unless the files that the settings name for TLS can be used."""
-        if found := list(tls_files_problems(self)):
+        """Raise InvalidSettings unless the files that the settings name for engine connections can be used."""
+        if found := [*tls_files_problems(self), *token_file_problems(self)]:
             raise InvalidSettings(found)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from enginehouse.adapters.link.token import read_token
 from enginehouse.core.selector import selector_fault
 from enginehouse.domain.engine import InvalidTarget, Role, Target
 from enginehouse.settings.table import rows
@@ -108,6 +109,18 @@ def tls_files_problems(settings: Settings) -> Iterator[str]:
         except OSError as error:  # ssl.SSLError is one
             given = ", ".join(flag for flag, path in named.items() if path is not None)
             yield f"{given}: not usable PEM files, or a key that does not fit: {error}"
+
+
+def token_file_problems(settings: Settings) -> Iterator[str]:
+    """A token file for engines that cannot be used."""
+    path = settings.link.token_file
+    if path is not None:
+        try:
+            read_token(path)
+        except OSError as error:
+            yield f"--link-token-file: {path!r} cannot be read: {error.strerror}"
+        except ValueError as error:
+            yield f"--link-token-file: {path!r} cannot be used: {error}"
 
 
 def missing_files(settings: Settings) -> Iterator[str]:

@@ -15,6 +15,7 @@ from enginehouse.adapters.link.call import LinkCall
 from enginehouse.adapters.link.connection import LinkConnection
 from enginehouse.adapters.link.dial import dial
 from enginehouse.adapters.link.settings import LinkSettings
+from enginehouse.adapters.link.token import TokenFile
 from enginehouse.adapters.link.unary import UnaryAnswer
 from enginehouse.domain.engine import Target
 from enginehouse.domain.link import LinkError, LinkErrorKind
@@ -47,6 +48,7 @@ class Link:
         self._not_before = 0.0
         self._calm = settings.calm_down
         self._wake: asyncio.TimerHandle | None = None
+        self._token = TokenFile(settings.token_file) if settings.token_file is not None else None
 
     def stream(
         self,
@@ -59,6 +61,8 @@ class Link:
     ) -> Call:
         """Start a server-streaming call (`ports.Link.stream`)."""
         check_metadata(metadata)
+        if self._token is not None:
+            metadata = (*self._token.metadata(self._loop.time()), *metadata)
         call = LinkCall(self._loop, path, message, sink, metadata, timeout, self._leave_queue)
         if self._closed:
             error = LinkError(LinkErrorKind.CLOSED, "the link is closed", may_have_been_processed=False)

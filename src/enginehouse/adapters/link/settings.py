@@ -43,6 +43,9 @@ class LinkSettings:
     server_name: str | None = None
     """Name to look for in engine certificates; None: the host of the engine's URL. Pods are addressed by IP, and
     certificates rarely name one."""
+    token_file: str | None = None
+    """File with a bearer token for engines behind a proxy that asks for one, sent with every call and read again every
+    ten seconds. Use it with `grpcs://`: over `grpc://` it travels in the clear."""
     silence_limit: float = 30.0
     """Seconds after which the kernel gives a connection up whose peer acknowledges nothing (TCP_USER_TIMEOUT and TCP
     keepalive; HTTP/2 pings are never sent, because servers punish them)."""
