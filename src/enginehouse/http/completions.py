@@ -42,13 +42,14 @@ from enginehouse.http.exchange import (
 from enginehouse.ports import Meters, RequestMeter
 from enginehouse.service.generate import Generator, Outdated, TokenRequest
 from enginehouse.service.models import Models, ServedModel
+from enginehouse.wire.sse import CONTENT_TYPE
 
 log = structlog.get_logger("enginehouse.http")
 
 _R = TypeVar("_R", bound=ChatRequest | CompletionRequest)
 
 SSE: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"content-type", CONTENT_TYPE.encode()),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]

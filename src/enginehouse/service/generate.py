@@ -77,13 +77,11 @@ class Answer(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """How a finished request went. Times are seconds of the loop's clock."""
+    """How a finished request went."""
 
     engine: str
     attempts: int
     decision: Decision
-    first_token_at: float
-    last_token_at: float
     engine_tokens: int
     """Tokens received, whatever became of them."""
 
@@ -99,7 +97,6 @@ class _Attempt:
         "done",
         "error",
         "finished",
-        "first_at",
         "last_at",
         "paused",
         "tokens",
@@ -114,17 +111,13 @@ class _Attempt:
         self.bug: Exception | None = None
         self.finished = False
         self.paused = False
-        self.first_at = 0.0
         self.last_at = 0.0
         self.tokens = 0
 
     def on_delta(self, delta: Delta) -> None:
         if self.done.done():
             return
-        now = self._clock()
-        if not self.tokens:
-            self.first_at = now
-        self.last_at = now
+        self.last_at = self._clock()
         self.tokens += len(delta.token_ids)
         try:
             enough = self.answer.push(delta)
@@ -245,7 +238,7 @@ class Generator:
                 raise attempt.bug
             if attempt.error is None:
                 self._fleet.report_success(member)
-                return Outcome(member.name, attempts, decision, attempt.first_at, attempt.last_at, attempt.tokens)
+                return Outcome(member.name, attempts, decision, attempt.tokens)
             error = attempt.error
             self._fleet.report_failure(member, error)
             if not may_retry(error, sent=answer.sent, attempts=attempts, max_attempts=settings.attempts):
