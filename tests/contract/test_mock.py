@@ -497,6 +497,21 @@ def test_faults_of_a_stream(protocol: ProtocolName) -> None:
         assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
+def test_an_engine_may_be_stopped_while_it_dies() -> None:
+    """At whatever point of its death: stopping waits for that and raises nothing."""
+
+    async def main() -> None:
+        for steps in range(40):
+            async with peer(ProtocolName.VLLM) as one:
+                await one.channel.channel_ready()
+                one.engine.engine.die()
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                await one.engine.stop()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("protocol", ALL)
 def test_every_front_says_the_same_tokens_and_counts_its_cache(protocol: ProtocolName) -> None:
     """One engine's answer can be checked against any other's; the second time all whole blocks are cached."""

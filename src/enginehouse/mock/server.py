@@ -54,6 +54,7 @@ class MockEngine:
         self.engine.die = (lambda: os._exit(_KILLED)) if exits else self._die
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._death: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -118,7 +119,10 @@ class MockEngine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._server is not None:
+        if self._death is not None:
+            # grpc.aio loses its own future when one of two stops is cancelled, so a death runs to its end.
+            await self._death
+        elif self._server is not None:
             await self._server.stop(grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
@@ -155,8 +159,8 @@ class MockEngine:
 
     def _die(self) -> None:
         """An embedded engine dies by cutting every connection at once."""
-        if self._server is not None:
-            self._run("mock-death", self._server.stop(None))
+        if self._server is not None and self._death is None:
+            self._death = asyncio.create_task(self._server.stop(None), name="mock-death")
 
 
 _PATIENT = (
