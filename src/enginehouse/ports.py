@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from enginehouse.domain.engine import EngineInfo, Target
+from enginehouse.domain.engine import EngineInfo, KvEventSource, Target
 from enginehouse.domain.errors import EngineError
 from enginehouse.domain.feed import FeedEvent, FeedStatus
+from enginehouse.domain.kv import KvBatch
 from enginehouse.domain.link import LinkError
 from enginehouse.domain.request import EngineRequest
 from enginehouse.domain.stream import Delta
@@ -106,6 +107,9 @@ class Engine(Protocol):
     async def tokenizer_files(self) -> Mapping[str, bytes]:
         """File name to content where the engine hands its tokenizer out; else empty. Raises EngineError."""
 
+    def kv_events(self, sink: KvSink) -> KvSubscription | None:
+        """Follow the KV events of all its ranks over its own link; None where the protocol has nothing of the kind."""
+
     def on_lost(self, callback: Callable[[str], None]) -> None:
         """Call back with a reason whenever a connection to the engine breaks or cannot be made."""
 
@@ -129,6 +133,53 @@ class Engines(Protocol):
 
         Raises ProbeFailed with a reason that an operator can act on. Cancelling closes what was opened.
         """
+
+
+# KV-cache events: what engines hold.
+
+
+class KvSink(Protocol):
+    """Where one subscription delivers, from inside the loop's read callback: never block, never raise.
+
+    `rank` is the data-parallel rank that the batch is of. Payloads are decoded later, by `KvSubscription.decode`.
+    """
+
+    def on_batch(self, rank: int, seq: int, payload: bytes) -> None:
+        """A live batch, in the order of arrival: what was lost on the way shows only in the numbers."""
+
+    def on_replayed(self, rank: int, seq: int, payload: bytes) -> None:
+        """A batch that `replay` asked for, ascending, perhaps with holes."""
+
+    def on_replay_end(self, rank: int, *, complete: bool) -> None:
+        """The replay is over. complete: the engine said so itself; else it fell silent."""
+
+    def on_connected(self) -> None:
+        """Live batches can come from here on (also after each reconnection)."""
+
+    def on_lost(self, reason: str, *, permanent: bool = False) -> None:
+        """The connection broke: batches may be missed until `on_connected`. permanent: it will not come back."""
+
+
+class KvSubscription(Protocol):
+    """One open source of events. All methods are synchronous and harmless after `close`."""
+
+    can_replay: bool
+
+    def decode(self, payload: bytes) -> KvBatch:
+        """Raises ValueError for a payload of which nothing can be read."""
+
+    def replay(self, rank: int, start: int) -> None:
+        """Ask once for the batches from number `start` on; one replay at a time for each rank."""
+
+    def close(self) -> None:
+        """The sink hears nothing any more."""
+
+
+class KvEvents(Protocol):
+    """Opens subscriptions over ZMQ."""
+
+    def subscribe(self, source: KvEventSource, sink: KvSink) -> KvSubscription:
+        """Returns at once; nothing reaches the sink before it has returned."""
 
 
 # Feeds: who should be in the fleet.

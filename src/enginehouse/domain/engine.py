@@ -103,12 +103,17 @@ def _choice(kind: type[_E], name: str, value: str, text: str) -> _E:
         raise InvalidTarget(f"{text!r}: {name} {value!r} is not one of {known}") from None
 
 
+LINK = "link"
+"""Endpoint of a KvEventSource whose events come over the engine's own link (`SubscribeKvEvents`), all ranks in one."""
+
+
 @dataclass(frozen=True, slots=True)
 class KvEventSource:
-    """Where one rank of an engine publishes its KV-cache events (ZMQ)."""
+    """Where one rank of an engine publishes its KV-cache events."""
 
     rank: int
     endpoint: str
+    """ZMQ endpoint (`tcp://host:port`), or LINK for the gRPC stream on the engine's own link."""
     topic: str = ""
     replay_endpoint: str | None = None
     block_size: int | None = None

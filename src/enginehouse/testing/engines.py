@@ -13,7 +13,7 @@ from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineError, EngineUnavailable, ProbeFailed
 from enginehouse.domain.request import EngineRequest
 from enginehouse.domain.stream import Delta, Finish
-from enginehouse.ports import DeltaSink, EngineLoad
+from enginehouse.ports import DeltaSink, EngineLoad, KvSink, KvSubscription
 
 
 def fake_info(model: str = "m", **fields: object) -> EngineInfo:
@@ -136,6 +136,9 @@ class FakeEngine:
 
     async def tokenizer_files(self) -> Mapping[str, bytes]:
         return {}
+
+    def kv_events(self, sink: KvSink) -> KvSubscription | None:
+        return None
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
         self._lost.append(callback)

@@ -11,7 +11,7 @@ from enginehouse.domain.engine import EngineInfo, Target
 from enginehouse.domain.errors import EngineBroken, EngineError, EngineRejected
 from enginehouse.domain.link import LinkError
 from enginehouse.domain.request import EngineRequest
-from enginehouse.ports import Call, DeltaSink, EngineLoad, Link
+from enginehouse.ports import Call, DeltaSink, EngineLoad, KvSink, KvSubscription, Link
 
 
 class Engine:
@@ -69,6 +69,9 @@ class Engine:
             return await self._protocol.tokenizer_files()
         except LinkError as error:
             raise engine_error(error) from error
+
+    def kv_events(self, sink: KvSink) -> KvSubscription | None:
+        return None
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
         self._link.on_lost(lambda error: callback(error.text))

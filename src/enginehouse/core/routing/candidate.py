@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 class Load:
     """Requests and tokens in flight on one rank. Changed by the ledger alone."""
 
-    __slots__ = ("requests", "tokens")
+    __slots__ = ("prefill_tokens", "requests", "tokens")
 
     def __init__(self) -> None:
         self.requests = 0
         self.tokens = 0
+        """Prompt tokens of all requests in flight."""
+        self.prefill_tokens = 0
+        """Of these, what the engine still has to compute: uncached tokens of requests without a first token."""
 
     def __repr__(self) -> str:
-        return f"Load(requests={self.requests}, tokens={self.tokens})"
+        return f"Load(requests={self.requests}, tokens={self.tokens}, prefill_tokens={self.prefill_tokens})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +35,19 @@ class Candidate:
     """Live: what is in flight now."""
     member: int
     """Position of the engine in the list of members that the candidates were made from."""
+    capacity_tokens: int | None = None
+    """Tokens that the rank's KV cache holds; None: unknown."""
+    max_running: int | None = None
+    """Requests that the engine works on at once on one rank; None: unknown."""
+
+
+class Prompt(Protocol):
+    """What routing may ask of one request."""
+
+    tokens: int
+    """Length of the prompt."""
+    session: str | None
+    """Requests with the same one belong together; None: it belongs to none."""
+
+    def held(self, candidate: Candidate) -> int:
+        """Tokens at the prompt's head that the rank is believed to hold: at most all but one of them."""
