@@ -49,11 +49,12 @@ class Fields(Struct, kw_only=True, frozen=True):
     ignore_eos: bool | None = None
     min_tokens: _Count | None = None
     skip_special_tokens: bool | None = None
-    # Notes of the caller to its provider: taken, and without effect here. See IGNORED.
+    # What tells which requests belong together, where routing is set to heed it.
     user: str | None = None
+    prompt_cache_key: str | None = None
+    # Notes of the caller to its provider: taken, and without effect here. See IGNORED.
     metadata: dict[str, Any] | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
 
 
@@ -111,10 +112,8 @@ CHAT_FIELDS: Final = frozenset(ChatFields.__struct_fields__)
 COMPLETION_FIELDS: Final = frozenset(CompletionFields.__struct_fields__)
 
 IGNORED: Final[dict[str, Any]] = {
-    "user": "",
     "metadata": {},
     "safety_identifier": "",
-    "prompt_cache_key": "",
     "prompt_cache_retention": "",
 }
 """Fields of which only the type counts, each with a value that stands for whatever a client gives."""

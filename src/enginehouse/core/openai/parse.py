@@ -67,6 +67,21 @@ def parse_completion(body: bytes) -> CompletionRequest:
     )
 
 
+def parse_either(body: bytes) -> ChatRequest | CompletionRequest:
+    """Read a body of either path: with a `prompt` and no `messages` it is a completion. Raises InvalidRequest."""
+    return parse_completion(body) if _has_prompt_only(body) else parse_chat(body)
+
+
+def _has_prompt_only(body: bytes) -> bool:
+    if not plainly_few(body) and not few_strings(body):
+        return False
+    try:
+        raw = _top(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return "prompt" in raw and "messages" not in raw
+
+
 def _read(body: bytes, shape: type[_F], known: frozenset[str]) -> _F:
     if not body.strip():
         raise InvalidRequest("the body is empty; it must be a JSON object", code="invalid_json")
@@ -127,6 +142,8 @@ def _common(fields: Fields, limit: int | None) -> dict[str, Any]:
         "max_tokens": limit,
         "stop": () if stop is None else (stop,) if isinstance(stop, str) else tuple(dict.fromkeys(stop)),
         "skip_special_tokens": fields.skip_special_tokens is not False,
+        "user": fields.user,
+        "prompt_cache_key": fields.prompt_cache_key,
         "sampling": Sampling(
             temperature=fields.temperature,
             top_p=fields.top_p,

@@ -24,6 +24,8 @@ class _Asked:
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
+    user: str | None = None
+    prompt_cache_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

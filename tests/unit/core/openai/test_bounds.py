@@ -83,7 +83,7 @@ def test_g3_a_body_of_many_small_things_is_refused_before_they_are_built(name: s
     [
         f',"metadata":{{"a":[{many("[]")}]}}',
         f',"metadata":{{"a":[{many("0")}]}}',
-        f',"user":"{"u" * SIZE}"',
+        f',"safety_identifier":"{"u" * SIZE}"',
     ],
 )
 def test_g3_what_is_ignored_is_not_built(more: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enginehouse.core.openai.fields import CHAT_FIELDS, COMPLETION_FIELDS, RIGHT
-from enginehouse.core.openai.parse import parse_chat, parse_completion
+from enginehouse.core.openai.parse import parse_chat, parse_completion, parse_either
 from enginehouse.core.openai.refusals import STEERING, UNSUPPORTED
 from enginehouse.domain.errors import InvalidRequest
 from enginehouse.domain.request import Sampling
@@ -206,8 +206,25 @@ def test_unknown_parameters_are_refused_by_name(name: str) -> None:
 
 
 def test_notes_to_the_provider_are_taken() -> None:
-    notes = {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k"}
+    notes = {"metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_retention": "24h"}
     assert parse_chat(chat(**notes)) == parse_chat(chat())
+
+
+def test_what_may_tell_that_requests_belong_together_is_kept() -> None:
+    for parse, body in ((parse_chat, chat), (parse_completion, completion)):
+        request = parse(body(user="u", prompt_cache_key="k"))
+        assert (request.user, request.prompt_cache_key) == ("u", "k")
+        assert (parse(body()).user, parse(body(user=None)).prompt_cache_key) == (None, None)
+        assert refusal(body(prompt_cache_key=["k"]), parse).param == "prompt_cache_key"
+
+
+def test_a_body_of_either_path_is_told_by_what_it_asks() -> None:
+    assert parse_either(chat()) == parse_chat(chat())
+    assert parse_either(completion()) == parse_completion(completion())
+    assert refusal(chat(prompt="x"), parse_either).param == "prompt", "a chat, in which a prompt has no place"
+    assert refusal(b'{"model": "m"}', parse_either).param == "messages"
+    for body in (b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"prompt": "' + b'","' * 300_000):
+        assert refusal(body, parse_either).status == 400
 
 
 @pytest.mark.parametrize(
