@@ -47,6 +47,9 @@ class RequestSettings:
     generations of a rolling update costs no errors; then 503, or the error of the engine that was lost."""
 
 
+Decided = Callable[[Decision], None]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
     """What the edge asks for: token ids in, at most so many out."""
@@ -56,6 +59,10 @@ class TokenRequest:
     sampling: Sampling
     fits: Callable[[], bool] = lambda: True
     """Whether the engines of now still take these ids: another generation may have another tokenizer."""
+    session: str | None = None
+    """Requests with the same one belong together; None: it belongs to none."""
+    decided: Decided | None = None
+    """Hears each attempt's choice before the engine does, where somebody wants to know."""
 
 
 class Outdated(Exception):
@@ -233,6 +240,8 @@ class Generator:
                 continue
             attempts += 1
             hold_until = None
+            if request.decided is not None:
+                request.decided(decision)
             await self._attempt(request, answer, attempt, member, decision, release)
             if attempt.bug is not None:
                 raise attempt.bug
@@ -256,7 +265,7 @@ class Generator:
         release: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        charge = self._ledger.charge(decision.chosen, len(request.token_ids))
+        charge = self._ledger.charge(decision.chosen, len(request.token_ids), len(request.token_ids))
         call: Call | None = None
         watchdog: asyncio.TimerHandle | None = None
         try:
