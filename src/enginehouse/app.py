@@ -28,9 +28,10 @@ from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.domain.engine import InvalidTarget, Role, Target
 from enginehouse.http.admin import Admin
-from enginehouse.http.completions import EdgeLimits
+from enginehouse.http.completions import EdgeOptions
 from enginehouse.http.routes import build
 from enginehouse.http.server import HttpServer
+from enginehouse.http.session import session_source
 from enginehouse.ports import Feed, Tokenizer
 from enginehouse.service.drain import Readiness, leave
 from enginehouse.service.fleet import Fleet
@@ -86,8 +87,13 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
     readiness = Readiness(fleet, models)
     metrics = Metrics(fleet, ready=lambda: not readiness.reasons())
     admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render)
-    limits = EdgeLimits(settings.http.max_body_bytes, settings.http.body_timeout)
-    server = HttpServer(build(models, generator, metrics.requests, admin, limits), settings.http)
+    edge = EdgeOptions(
+        settings.http.max_body_bytes,
+        settings.http.body_timeout,
+        session_source(settings.routing.affinity, settings.http.affinity_header),
+        settings.http.debug_headers,
+    )
+    server = HttpServer(build(models, generator, metrics.requests, admin, edge), settings.http)
 
     await server.start()
     log.info("listening", host=settings.http.host, port=server.port, version=__version__)

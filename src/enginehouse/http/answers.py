@@ -10,6 +10,13 @@ from enginehouse.core.openai.text import AnswerText
 from enginehouse.domain.stream import Delta, Finish
 from enginehouse.http.exchange import Headers, Stream
 from enginehouse.ports import Call, RequestMeter
+from enginehouse.wire.sse import CONTENT_TYPE
+
+_SSE: Headers = [
+    (b"content-type", CONTENT_TYPE.encode()),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 class _Counted:
@@ -82,6 +89,7 @@ class StreamedAnswer(_Counted):
         frames: AnswerStream,
         headers: Headers,
     ) -> None:
+        """headers: besides those of every stream; read when the first bytes leave, so an attempt may change them."""
         super().__init__(new_text, prompt_tokens, meter)
         self._stream = stream
         self._frames = frames
@@ -124,7 +132,7 @@ class StreamedAnswer(_Counted):
         out = b""
         if not self.sent:
             self.sent = True
-            self._stream.start(200, self._headers)
+            self._stream.start(200, [*_SSE, *self._headers])
             out = frames.first()
         if text:
             out += frames.text(text)

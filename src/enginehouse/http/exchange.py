@@ -14,6 +14,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+JSON: Headers = [(b"content-type", b"application/json")]
+
 EXTENSION = "enginehouse.stream"
 """ASGI extension: `scope["extensions"][EXTENSION]` is a Stream that writes to the client without a task switch."""
 

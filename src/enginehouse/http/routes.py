@@ -6,17 +6,19 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from enginehouse.http.admin import Admin
-from enginehouse.http.completions import CHAT, COMPLETION, EdgeLimits, Endpoint
+from enginehouse.http.completions import EdgeOptions, Endpoint
 from enginehouse.http.errors import handlers
+from enginehouse.http.explain import Explain
+from enginehouse.http.shapes import CHAT, COMPLETION
 from enginehouse.ports import Meters
 from enginehouse.service.generate import Generator
 from enginehouse.service.models import Models
 
 
-def build(models: Models, generator: Generator, meters: Meters, admin: Admin, limits: EdgeLimits) -> Starlette:
+def build(models: Models, generator: Generator, meters: Meters, admin: Admin, options: EdgeOptions) -> Starlette:
     """The ASGI application."""
-    chat = Endpoint(CHAT, models, generator, meters, limits)
-    completion = Endpoint(COMPLETION, models, generator, meters, limits)
+    chat = Endpoint(CHAT, models, generator, meters, options)
+    completion = Endpoint(COMPLETION, models, generator, meters, options)
     app = Starlette(
         routes=[
             Route(CHAT.path, chat, methods=["POST"]),
@@ -28,6 +30,7 @@ def build(models: Models, generator: Generator, meters: Meters, admin: Admin, li
             Route("/health", admin.health),
             Route("/metrics", admin.metrics),
             Route("/engines", admin.engines),
+            Route("/explain", Explain(models, generator, options), methods=["POST"]),
         ],
         exception_handlers=handlers(meters),
     )

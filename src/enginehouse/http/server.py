@@ -36,6 +36,12 @@ class HttpSettings:
     """Seconds that an idle client connection is kept."""
     backlog: int = 2048
     """Connections that may wait to be accepted."""
+    affinity_header: str = "x-session-id"
+    """Header that names a request's session, for `affinity: header`."""
+    debug_headers: bool = False
+    """Tell a client that sends `x-enginehouse-debug: explain` in the header `x-enginehouse-decision` of its answer
+    which engine was chosen, by which rule, and what it was believed to hold of the prompt. Off by default: engines'
+    names and caches are not for every client to know."""
     shutdown_grace: float = 5.0
     """Seconds between saying "not ready" and refusing new connections, in which load balancers notice."""
     shutdown_timeout: float = 60.0

@@ -27,6 +27,9 @@ log = structlog.get_logger("enginehouse.generate")
 
 NO_HANDOVER = "this fleet is disaggregated, and the hand-over from prefill to decode engines is not supported yet"
 
+ALL_FULL = "every engine has all the requests it may have; try again later"
+NONE_NOW = "no engine can take a request for this model now"
+
 _TRAILERS_GRACE = 5.0
 """Seconds that an engine may take between the last token and the end of its stream before we end it ourselves."""
 
@@ -216,9 +219,7 @@ class Generator:
             except AllFull:
                 if error is not None:
                     raise error from None
-                raise Overloaded(
-                    "every engine has all the requests it may have; try again later", retry_after=1
-                ) from None
+                raise Overloaded(ALL_FULL, retry_after=1) from None
             except AllExcluded:
                 # One that is out returns only after a check, so it may be tried again; one that is in failed just now.
                 excluded &= {(m.engine_id, m.incarnation) for m in self._fleet.serving.get()}
@@ -228,7 +229,7 @@ class Generator:
                 if not await self._changed(seen, hold_until - loop.time()):
                     if error is not None:
                         raise error from None
-                    raise NoEngine("no engine can take a request for this model now", retry_after=1) from None
+                    raise NoEngine(NONE_NOW, retry_after=1) from None
                 continue
             if not request.fits():
                 raise Outdated
@@ -254,6 +255,20 @@ class Generator:
                 raise error
             meter.retried(error.code or type(error).__name__)
             log.info("retry", engine=member.name, attempt=attempts, error=type(error).__name__, reason=error.message)
+
+    def explain(self, request: TokenRequest) -> Decision:
+        """Where the request would go now, with what it would cost on each rank. Nothing is sent, booked or remembered.
+
+        Raises NoEngine, Overloaded.
+        """
+        if self._fleet.topology is Topology.DISAGGREGATED:
+            raise NoEngine(NO_HANDOVER)
+        try:
+            return self._router.choose(self._pool(), explain=True)
+        except AllFull:
+            raise Overloaded(ALL_FULL, retry_after=1) from None
+        except AllExcluded:
+            raise NoEngine(NONE_NOW, retry_after=1) from None
 
     async def _attempt(
         self,

@@ -19,7 +19,7 @@ from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.domain import errors
 from enginehouse.domain.stream import Finish
 from enginehouse.http.admin import Admin
-from enginehouse.http.completions import EdgeLimits
+from enginehouse.http.completions import EdgeOptions
 from enginehouse.http.routes import build
 from enginehouse.ports import Tokenizer
 from enginehouse.service.drain import Readiness
@@ -59,7 +59,7 @@ class Edge:
         self.readiness = Readiness(self.fleet, self.models)
         metrics = Metrics(self.fleet, ready=lambda: not self.readiness.reasons())
         admin = Admin(self.fleet, self.models, self.readiness, self.ledger, "least-loaded", metrics.render)
-        self.app = build(self.models, generator, metrics.requests, admin, EdgeLimits(20_000, 20))
+        self.app = build(self.models, generator, metrics.requests, admin, EdgeOptions(20_000, 20))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://edge", timeout=20)
 
     async def post(self, path: str = "/v1/chat/completions", **fields: Any) -> httpx.Response:
