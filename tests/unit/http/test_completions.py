@@ -36,7 +36,16 @@ TOKENIZER = load_tokenizer(str(Path(enginehouse.mock.__file__).parent / "model")
 class Edge:
     """The application, its one fake engine, and a client."""
 
-    def __init__(self, *, tokenizer: bool = True, name: str | None = None, hold: float = 0.05) -> None:
+    def __init__(
+        self,
+        *,
+        tokenizer: bool = True,
+        name: str | None = None,
+        hold: float = 0.05,
+        routing: RoutingSettings = RoutingSettings(),  # noqa: B008 - frozen
+        **options: Any,
+    ) -> None:
+        """options: those of the edge."""
         self.fail_to_load = not tokenizer
         self.loads = 0
         self.engines = FakeEngines()
@@ -45,9 +54,7 @@ class Edge:
         self.feed = FakeFeed()
         self.fleet = Fleet(self.engines, [self.feed], rng=Random(1), model=name)
         self.ledger = Ledger()
-        generator = Generator(
-            self.fleet, self.ledger, RequestSettings(hold_timeout=hold), RoutingSettings(), rng=Random(2)
-        )
+        generator = Generator(self.fleet, self.ledger, RequestSettings(hold_timeout=hold), routing, rng=Random(2))
 
         async def find(card: ModelCard, member: Member | None) -> Tokenizer:
             self.loads += 1
@@ -59,7 +66,7 @@ class Edge:
         self.readiness = Readiness(self.fleet, self.models)
         metrics = Metrics(self.fleet, ready=lambda: not self.readiness.reasons())
         admin = Admin(self.fleet, self.models, self.readiness, self.ledger, "least-loaded", metrics.render)
-        self.app = build(self.models, generator, metrics.requests, admin, EdgeOptions(20_000, 20))
+        self.app = build(self.models, generator, metrics.requests, admin, EdgeOptions(20_000, 20, **options))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://edge", timeout=20)
 
     async def post(self, path: str = "/v1/chat/completions", **fields: Any) -> httpx.Response:
