@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
 
-from enginehouse.core.routing.candidate import Candidate
+from enginehouse.core.routing.affinity import home, overloaded
+from enginehouse.core.routing.candidate import Candidate, Prompt
+from enginehouse.core.routing.cost import Chance, Rule, parts, pick, weigh
+from enginehouse.core.routing.decision import Decision
+from enginehouse.core.routing.settings import PolicyName, RoutingSettings
 
-PolicyName = Literal["round-robin", "random", "least-loaded", "power-of-two"]
-
-
-class Chance(Protocol):
-    """A source of randomness, such as `random.Random`."""
-
-    def random(self) -> float:
-        """From 0 up to, not including, 1."""
-
-
-@dataclass(frozen=True)
-class RoutingSettings:
-    """How requests are spread."""
-
-    policy: PolicyName = "least-loaded"
-    """How an engine is chosen: `least-loaded` takes the one with the fewest requests in flight, then the fewest prompt
-    tokens, at random among equals, so that several frontends do not all choose the same; `power-of-two` the better of
-    two random ones; `round-robin` and `random` as they say."""
-    max_requests_per_engine: int = 0
-    """Most requests in flight on one engine rank; above it requests get 429. 0: no limit, the engines queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The choice and what it was made from."""
-
-    chosen: Candidate
-    policy: PolicyName
-    considered: int
-    """Candidates left after the filter."""
-    reason: str
-    """The part of the load that decided, for people."""
+__all__ = ["AllExcluded", "AllFull", "Chance", "Decision", "PolicyName", "Router", "RoutingSettings"]
 
 
 class AllFull(Exception):
@@ -55,13 +26,20 @@ class Router:
 
     def __init__(self, settings: RoutingSettings, rng: Chance) -> None:
         self._settings = settings
-        self._pick = _PICKS[settings.policy]
         self._rng = rng
         self._turn = 0
 
-    def choose(self, candidates: Sequence[Candidate], excluded: Collection[tuple[str, int]] = ()) -> Decision:
+    def choose(
+        self,
+        candidates: Sequence[Candidate],
+        excluded: Collection[tuple[str, int]] = (),
+        prompt: Prompt | None = None,
+        *,
+        explain: bool = False,
+    ) -> Decision:
         """Choose among `candidates` but not on an (engine id, incarnation) in `excluded`.
 
+        Without a prompt no session and nothing held is known. `explain` keeps every candidate's parts in the decision.
         Raises AllExcluded or AllFull.
         """
         usable = candidates
@@ -74,15 +52,31 @@ class Router:
             usable = [c for c in usable if c.load.requests < limit]
             if not usable:
                 raise AllFull
+        chosen, rule = self._decide(usable, prompt)
+        policy, load = self._settings.policy, chosen.load
+        tokens = 0 if prompt is None else prompt.tokens
+        held = prompt.held(chosen) if policy == "kv" and prompt is not None else 0
+        reason = f"{load.requests} requests and {load.tokens} prompt tokens in flight"
+        if policy == "kv":
+            reason += f", {load.prefill_tokens} of them to compute; {held} of {tokens} held"
+        seen = parts(usable, chosen, prompt, self._settings) if explain else ()
+        return Decision(chosen, policy, len(usable), reason, rule, tokens, held, seen)
+
+    def _decide(self, usable: Sequence[Candidate], prompt: Prompt | None) -> tuple[Candidate, Rule]:
+        settings = self._settings
         self._turn += 1
-        chosen = usable[0] if len(usable) == 1 else self._pick(usable, self._rng, self._turn)
-        load = chosen.load
-        return Decision(
-            chosen,
-            self._settings.policy,
-            len(usable),
-            f"{load.requests} requests and {load.tokens} prompt tokens in flight",
-        )
+        if len(usable) == 1:
+            return usable[0], "only-one"
+        if settings.affinity != "off" and prompt is not None and prompt.session is not None:
+            own = home(prompt.session, usable)
+            if not overloaded(own, usable, settings.affinity_load_factor):
+                return own, "affinity"
+        if settings.policy == "kv":
+            costs = weigh(usable, prompt, settings)
+            tokens = 0 if prompt is None else prompt.tokens
+            position, rule = pick(costs, tokens, settings.kv_temperature, self._rng)
+            return usable[position], rule
+        return _PICKS[settings.policy](usable, self._rng, self._turn), "policy"
 
 
 def _round_robin(usable: Sequence[Candidate], rng: Chance, turn: int) -> Candidate:

@@ -7,7 +7,6 @@ from typing import get_args
 
 import pytest
 
-from enginehouse.core.routing.candidate import Candidate
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.policy import (
     AllExcluded,
@@ -17,18 +16,9 @@ from enginehouse.core.routing.policy import (
     Router,
     RoutingSettings,
 )
+from tests.unit.core.routing.fakes import fleet
 
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
-
-
-def fleet(ledger: Ledger, *loads: tuple[int, int]) -> list[Candidate]:
-    """One candidate per (requests, tokens), named e0, e1, …"""
-    made = []
-    for position, (requests, tokens) in enumerate(loads):
-        load = ledger.load(f"e{position}", 1, None)
-        load.requests, load.tokens = requests, tokens
-        made.append(Candidate(f"e{position}", 1, f"e{position}", None, load, position))
-    return made
 
 
 def router(policy: PolicyName, limit: int = 0, seed: int = 1) -> Router:
@@ -62,7 +52,7 @@ def test_m9_limit_two_send_five(policy: PolicyName) -> None:
     candidates = fleet(ledger, (0, 0), (0, 0))
     choice = router(policy, limit=2)
     for _ in range(4):
-        ledger.charge(choice.choose(candidates).chosen, 10)
+        ledger.charge(choice.choose(candidates).chosen, 10, 10)
     with pytest.raises(AllFull):
         choice.choose(candidates)
     assert sorted(c.load.requests for c in candidates) == [2, 2]
@@ -109,7 +99,7 @@ def test_m7_a_burst_is_spread_evenly(policy: PolicyName) -> None:
     candidates = fleet(ledger, (0, 0), (0, 0), (0, 0), (0, 0))
     choice = router(policy)
     for _ in range(200):
-        ledger.charge(choice.choose(candidates).chosen, 100)
+        ledger.charge(choice.choose(candidates).chosen, 100, 100)
     assert all(45 <= c.load.requests <= 55 for c in candidates)
 
 
@@ -122,7 +112,7 @@ def test_m12_three_frontends_that_do_not_talk_do_not_choose_the_same(policy: Pol
         choice = router(policy, seed=seed)
         for _ in range(20):
             chosen = choice.choose(candidates).chosen
-            ledger.charge(chosen, 1)
+            ledger.charge(chosen, 1, 1)
             totals[chosen.name] += 1
     assert max(totals.values()) <= 2 * 60 / 8
 
