@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": "Mock engines and the frontend in one command; watch an engine join and one leave.",
     "check": "Validate the configuration of serve, say what it would do, and touch nothing.",
     "engines": "Print what a running frontend knows of its engines.",
+    "explain": "Say where a request would go now, and what it would cost on each engine.",
 }
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import sys
-import urllib.error
-import urllib.request
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
+from enginehouse.cli.ask import NoPage, ask, bad_timeout, base, failed
 from enginehouse.cli.output import say
-from enginehouse.http.fleet_table import NotAPage, printable, render
-
-_LONGEST = 86400
+from enginehouse.http.fleet_table import NotAPage, render
 
 
 def engines(
@@ -35,40 +29,14 @@ def engines(
     timeout:
         Seconds to wait for it.
     """
-    address = f"{url if '://' in url else f'http://{url}'}".rstrip("/") + "/engines"
-    if not 0 < timeout <= _LONGEST:
-        print(
-            f"enginehouse: --timeout: {timeout:g} is not a time to wait; more than 0, up to {_LONGEST} s are",
-            file=sys.stderr,
-        )
+    if bad_timeout(timeout):
         return 2
-    if not _askable(address):
-        return _failed(address, "not of the form http://HOST:PORT")
+    address = f"{base(url)}/engines"
     try:
-        with urllib.request.urlopen(address, timeout=timeout) as answer:  # an operator's own URL
-            page = json.load(answer)
-    except http.client.HTTPException as error:  # such as a port that speaks HTTP/2 alone
-        return _failed(address, f"does not answer in HTTP/1.1 ({type(error).__name__}); is it a frontend's HTTP port?")
-    except (ValueError, RecursionError):
-        return _failed(address, "answers with something else than JSON; is it a frontend?")
-    except OSError as error:
-        return _failed(address, str(error.reason if isinstance(error, urllib.error.URLError) else error))
-    try:
-        lines = list(render(page))
+        page = ask(address, timeout)
+        lines = render(page)
+    except NoPage as error:
+        return failed(address, str(error))
     except NotAPage:
-        return _failed(address, "answers with something else than a list of engines; is it a frontend?")
+        return failed(address, "answers with something else than a list of engines; is it a frontend?")
     return say([json.dumps(page, indent=2)] if as_json else lines)
-
-
-def _askable(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-        named = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    return named and parts.scheme in ("http", "https") and address.isprintable() and " " not in address
-
-
-def _failed(address: str, reason: str) -> int:
-    print(f"enginehouse: {printable(address)}: {printable(reason)}", file=sys.stderr)
-    return 1
