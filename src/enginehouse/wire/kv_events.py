@@ -11,7 +11,7 @@ done with them in Python is done for each event and block, never for each token.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
 import msgspec
@@ -107,6 +107,16 @@ def _batch(batch: object) -> KvBatch:
         raise ValueError("neither [time, events, rank] nor a map")
     if not isinstance(events, list):
         raise ValueError("it has no list of events")
+    return batch_of(
+        events,
+        timestamp=float(timestamp) if type(timestamp) in (int, float) and isfinite(timestamp) else None,
+        rank=rank if type(rank) is int and rank >= 0 else None,
+    )
+
+
+def batch_of(events: Iterable[object], *, timestamp: float | None, rank: int | None) -> KvBatch:
+    """A batch of events in either encoding, decoded already: for transports that are not msgpack, so that what an
+    event means is said once."""
     read: list[KvEvent] = []
     malformed = ignored = 0
     for event in events:
@@ -119,13 +129,7 @@ def _batch(batch: object) -> KvBatch:
             ignored += 1
         else:
             read.append(one)
-    return KvBatch(
-        events=read,
-        timestamp=float(timestamp) if type(timestamp) in (int, float) and isfinite(timestamp) else None,
-        rank=rank if type(rank) is int and rank >= 0 else None,
-        malformed=malformed,
-        ignored=ignored,
-    )
+    return KvBatch(events=read, timestamp=timestamp, rank=rank, malformed=malformed, ignored=ignored)
 
 
 def _event(event: object) -> KvEvent | None:
