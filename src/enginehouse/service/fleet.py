@@ -38,7 +38,7 @@ from enginehouse.core.membership.states import State
 from enginehouse.domain.engine import Target
 from enginehouse.domain.errors import EngineBroken, EngineError, EngineFailed, EngineTimeout
 from enginehouse.domain.feed import FeedEvent, FeedListed, FeedStatus
-from enginehouse.ports import Engines, Feed
+from enginehouse.ports import Engine, Engines, Feed
 from enginehouse.service.membership import Counters, FleetView, Member, RuntimeConfig
 from enginehouse.service.membership_additions import Additions
 from enginehouse.service.membership_failures import Failures
@@ -105,6 +105,10 @@ class Fleet:
     def runtime_configs(self) -> Watch[tuple[RuntimeConfig, ...]]:
         """What is known of each member, those included that may not serve just now."""
         return self._watches.runtime_configs
+
+    def engine(self, engine_id: str, incarnation: int) -> Engine:
+        """The open engine of an incarnation in `runtime_configs`."""
+        return self._tasks.engine((engine_id, incarnation))
 
     @property
     def card(self) -> Watch[ModelCard | None]:

@@ -7,19 +7,20 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 import structlog
 
+from enginehouse.core.kv.knowledge import Knowledge
+from enginehouse.core.kv.prompt import KvPrompt
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.retry import may_retry
-from enginehouse.core.routing.candidate import Candidate
+from enginehouse.core.routing.candidate import Candidate, PlainPrompt, Prompt
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.policy import AllExcluded, AllFull, Decision, Router, RoutingSettings
-from enginehouse.domain.errors import EngineError, EngineTimeout, EngineUnavailable, NoEngine, Overloaded
+from enginehouse.domain.errors import EngineError, EngineTimeout, NoEngine, Overloaded
 from enginehouse.domain.request import EngineRequest, Sampling
-from enginehouse.domain.stream import Delta
 from enginehouse.ports import Call, RequestMeter
+from enginehouse.service.attempt import Answer, Attempt, WatchedCall
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import Member
 
@@ -72,19 +73,6 @@ class Outdated(Exception):
     """Between encoding and dispatch the engines were replaced by such as need the prompt encoded anew."""
 
 
-class Answer(Protocol):
-    """Where one answer goes. Called from inside the loop's read callback: never blocks."""
-
-    sent: bool
-    """Something of it has been handed to the client's socket."""
-
-    def begin(self, call: Call) -> None:
-        """An attempt starts (again): forget what an earlier one brought; pause and resume this call as needed."""
-
-    def push(self, delta: Delta) -> bool:
-        """Take news. True: the answer is complete by our own judgement (a stop string), the engine may stop."""
-
-
 @dataclass(slots=True)
 class Outcome:
     """How a finished request went."""
@@ -96,98 +84,22 @@ class Outcome:
     """Tokens received, whatever became of them."""
 
 
-class _Attempt:
-    """One call to one engine, from dispatch to its end. A DeltaSink."""
-
-    __slots__ = (
-        "_clock",
-        "_elsewhere",
-        "answer",
-        "bug",
-        "done",
-        "error",
-        "finished",
-        "last_at",
-        "paused",
-        "tokens",
-    )
-
-    def __init__(self, answer: Answer, loop: asyncio.AbstractEventLoop, elsewhere: Callable[[], bool]) -> None:
-        self._clock = loop.time
-        self._elsewhere = elsewhere
-        self.answer = answer
-        self.done: asyncio.Future[None] = loop.create_future()
-        self.error: EngineError | None = None
-        self.bug: Exception | None = None
-        self.finished = False
-        self.paused = False
-        self.last_at = 0.0
-        self.tokens = 0
-
-    def on_delta(self, delta: Delta) -> None:
-        if self.done.done():
-            return
-        self.last_at = self._clock()
-        self.tokens += len(delta.token_ids)
-        try:
-            enough = self.answer.push(delta)
-        except Exception as bug:  # raised to the request's own coroutine, which is not on this stack
-            self.bug = bug
-            self.done.set_result(None)
-            return
-        if delta.finish is not None:
-            self.finished = True
-            self.done.set_result(None)
-        elif enough:
-            self.done.set_result(None)
-
-    def on_end(self, error: EngineError | None) -> None:
-        if not self.done.done():
-            self.error = error
-            self.done.set_result(None)
-
-    def fail(self, error: EngineError) -> None:
-        """End it from our side."""
-        self.on_end(error)
-
-    def cut(self) -> None:
-        """The engine was withdrawn, and has had its time."""
-        self.fail(EngineUnavailable("the engine was withdrawn and its drain deadline has passed"))
-
-    def forsake(self) -> None:
-        """The engine failed a check: hung, most likely. What it has begun may still come; the rest others can do."""
-        if not self.tokens and self._elsewhere():
-            self.fail(EngineUnavailable("the engine failed its health check before it answered"))
-
-
-class _WatchedCall:
-    """The call as the answer sees it: time in which the client does not read counts for no deadline."""
-
-    __slots__ = ("_attempt", "_call")
-
-    def __init__(self, call: Call, attempt: _Attempt) -> None:
-        self._call = call
-        self._attempt = attempt
-
-    def pause(self) -> None:
-        self._attempt.paused = True
-        self._call.pause()
-
-    def resume(self) -> None:
-        self._attempt.paused = False
-        self._attempt.last_at = self._attempt._clock()
-        self._call.resume()
-
-    def cancel(self) -> None:
-        self._call.cancel()
-
-
 class Generator:
     """Sends requests to the fleet's serving engines."""
 
     def __init__(
-        self, fleet: Fleet, ledger: Ledger, settings: RequestSettings, routing: RoutingSettings, *, rng: Random
+        self,
+        fleet: Fleet,
+        ledger: Ledger,
+        settings: RequestSettings,
+        routing: RoutingSettings,
+        *,
+        rng: Random,
+        knowledge: Knowledge | None = None,
     ) -> None:
+        """knowledge: what the engines' caches hold; None: the policy does not ask."""
+        self._knowledge = knowledge
+        self._sessions = routing.affinity != "off"
         self._fleet = fleet
         self._ledger = ledger
         self._settings = settings
@@ -208,14 +120,17 @@ class Generator:
         hold_until: float | None = None
         error: EngineError | None = None
         loop = asyncio.get_running_loop()
+        prompt = self._prompt(request, loop.time())
 
         def elsewhere() -> bool:
             return any((m.engine_id, m.incarnation) not in excluded for m in self._fleet.serving.get())
 
         while True:
             seen = self._fleet.serving.version
+            if isinstance(prompt, KvPrompt):
+                prompt.again(loop.time())
             try:
-                decision = self._router.choose(self._pool(), excluded)
+                decision = self._router.choose(self._pool(), excluded, prompt, explain=request.decided is not None)
             except AllFull:
                 if error is not None:
                     raise error from None
@@ -235,7 +150,7 @@ class Generator:
                 raise Outdated
             member = self._members[decision.chosen.member]
             excluded.add((member.engine_id, member.incarnation))
-            attempt = _Attempt(answer, loop, elsewhere)
+            attempt = Attempt(answer, loop, elsewhere)
             release = self._fleet.hold(member, attempt.cut, attempt.forsake)
             if release is None:  # withdrawn since the list was read
                 continue
@@ -243,7 +158,7 @@ class Generator:
             hold_until = None
             if request.decided is not None:
                 request.decided(decision)
-            await self._attempt(request, answer, attempt, member, decision, release)
+            await self._attempt(request, prompt, answer, attempt, member, decision, release)
             if attempt.bug is not None:
                 raise attempt.bug
             if attempt.error is None:
@@ -264,7 +179,8 @@ class Generator:
         if self._fleet.topology is Topology.DISAGGREGATED:
             raise NoEngine(NO_HANDOVER)
         try:
-            return self._router.choose(self._pool(), explain=True)
+            prompt = self._prompt(request, asyncio.get_running_loop().time())
+            return self._router.choose(self._pool(), prompt=prompt, explain=True)
         except AllFull:
             raise Overloaded(ALL_FULL, retry_after=1) from None
         except AllExcluded:
@@ -273,14 +189,26 @@ class Generator:
     async def _attempt(
         self,
         request: TokenRequest,
+        prompt: Prompt | None,
         answer: Answer,
-        attempt: _Attempt,
+        attempt: Attempt,
         member: Member,
         decision: Decision,
         release: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        charge = self._ledger.charge(decision.chosen, len(request.token_ids), len(request.token_ids))
+        tokens = len(request.token_ids)
+        charge = self._ledger.charge(decision.chosen, tokens, tokens - decision.predicted)
+        sent = None
+        if self._knowledge is not None and isinstance(prompt, KvPrompt):
+            sent = self._knowledge.dispatched(prompt, decision.chosen)
+
+        def begun() -> None:
+            charge.prefilled()
+            if sent is not None:
+                sent.answered(loop.time())
+
+        attempt.begun = begun
         call: Call | None = None
         watchdog: asyncio.TimerHandle | None = None
         try:
@@ -290,7 +218,7 @@ class Generator:
                 ),
                 attempt,
             )
-            answer.begin(_WatchedCall(call, attempt))
+            answer.begin(WatchedCall(call, attempt))
             started = loop.time()
 
             def watch() -> None:
@@ -314,6 +242,8 @@ class Generator:
             await attempt.done
         finally:
             charge.release()
+            if sent is not None:
+                sent.ended(attempt.cached)
             release()
             if watchdog is not None:
                 watchdog.cancel()
@@ -323,6 +253,12 @@ class Generator:
                 else:
                     call.cancel()
 
+    def _prompt(self, request: TokenRequest, now: float) -> Prompt | None:
+        """What the policy may ask of the request; None: it asks nothing, and nothing is paid for."""
+        if self._knowledge is not None:
+            return self._knowledge.prompt(request.token_ids, session=request.session, now=now)
+        return PlainPrompt(len(request.token_ids), request.session) if self._sessions else None
+
     def _pool(self) -> tuple[Candidate, ...]:
         """Candidates of the fleet as it is now; made anew only when it has changed."""
         members = self._fleet.serving.get()
@@ -330,7 +266,16 @@ class Generator:
             load = self._ledger.load
             self._members = members
             self._candidates = tuple(
-                Candidate(m.engine_id, m.incarnation, m.name, rank, load(m.engine_id, m.incarnation, rank), position)
+                Candidate(
+                    m.engine_id,
+                    m.incarnation,
+                    m.name,
+                    rank,
+                    load(m.engine_id, m.incarnation, rank),
+                    position,
+                    m.info.kv_capacity_tokens,
+                    m.info.max_running,
+                )
                 for position, m in enumerate(members)
                 for rank in _ranks(m)
             )

@@ -30,11 +30,14 @@ class Watches:
         """Published after every change of whatever kind."""
 
     def publish(self, fleet: Fleet) -> None:
-        """Tell of everything that is not as it was."""
+        """Tell of everything that is not as it was.
+
+        Configurations first: whoever listens there knows an engine before a request can be sent to it.
+        """
+        self.runtime_configs.publish(projections.runtime_configs(fleet))
         members = [self.member(engine_id, entry) for engine_id, entry in projections.routable(fleet)]
         self.serving.publish(tuple(member for member in members if member.role is not Role.PREFILL))
         self.prefill.publish(tuple(member for member in members if member.role is Role.PREFILL))
-        self.runtime_configs.publish(projections.runtime_configs(fleet))
         self.card.publish(fleet.card)
         self.missing.publish(projections.missing(fleet, self._feeds))
         self.stir()

@@ -28,7 +28,7 @@ class Watch(Generic[T]):
         self._version = 0
         self._closed = False
         self._waiters: set[asyncio.Future[None]] = set()
-        self._projections: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def version(self) -> int:
@@ -92,12 +92,28 @@ class Watch(Generic[T]):
                 projection.close()
 
         update()
-        self._projections.append(update)
+        self._listeners.append(update)
         return projection
+
+    def listen(self, callback: Callable[[T], None]) -> None:
+        """Call back with the value now, and from inside `publish` with each later one, before anybody else acts on it.
+
+        For bookkeeping that has to be done first: it must be quick, and what it raises the owner gets.
+        """
+        callback(self._value)
+        version = self._version
+
+        def tell() -> None:
+            nonlocal version
+            if version != self._version:
+                version = self._version
+                callback(self._value)
+
+        self._listeners.append(tell)
 
     def _tell(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        for update in self._projections:
-            update()
+        for tell in self._listeners:
+            tell()

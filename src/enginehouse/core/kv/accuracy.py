@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 class Accuracy:
     """One source of predictions for one rank."""
 
-    __slots__ = ("_found", "_promised", "_ratio", "errors", "predicted", "reported", "requests", "verdict")
+    __slots__ = ("_found", "_promised", "_ratio", "verdict")
 
     def __init__(self) -> None:
         self._promised: deque[tuple[int, int]] = deque(maxlen=WINDOW)
@@ -47,30 +47,18 @@ class Accuracy:
         """Reported, and how much of that was predicted or about to come: of requests that found a block."""
         self._ratio = 1.0
         self.verdict = Verdict.RIGHT
-        self.requests = 0
-        self.predicted = 0
-        """Tokens, of all requests."""
-        self.reported = 0
-        """Tokens, of all requests."""
-        self.errors = [0] * len(ERROR_BOUNDS)
-        """Requests by (reported - predicted) / prompt, per bound and not summed up."""
 
     @property
     def correction(self) -> float:
         """Factor for predictions, from 0 to 1."""
         return 1.0 if self._ratio >= EXACT_FROM else self._ratio
 
-    def observe(self, predicted: int, reported: int, prompt: int, block: int, *, likely: int = 0) -> Verdict:
-        """A request of `prompt` tokens ended: `predicted` were promised, the engine says it had `reported`.
+    def observe(self, predicted: int, reported: int, block: int, *, likely: int = 0) -> Verdict:
+        """A request ended: so many tokens were promised, and the engine says how many it had.
 
-        likely: what was foreseen by other means (requests under way), which excuses a prediction for missing it.
-        Returns the new verdict.
+        block: what a cache takes or leaves together; less is no prediction and no hit. likely: what was foreseen by
+        other means (requests under way), which excuses a prediction for missing it. Returns the new verdict.
         """
-        self.requests += 1
-        self.predicted += predicted
-        self.reported += reported
-        error = (reported - predicted) / max(prompt, 1)
-        self.errors[next((n for n, bound in enumerate(ERROR_BOUNDS) if error <= bound), -1)] += 1
         if predicted >= block:
             there = min(predicted, reported)
             self._promised.append((predicted, there))
@@ -81,7 +69,7 @@ class Accuracy:
         return self.verdict
 
     def restart(self) -> None:
-        """What predictions rest on is made anew: the past says nothing of it. A verdict stands until it is disproved."""
+        """What predictions rest on is made anew: the past says nothing of it. A verdict stands until disproved."""
         self._promised.clear()
         self._found.clear()
         self._ratio = 1.0
@@ -102,6 +90,12 @@ class Accuracy:
         self.verdict = verdict
         self._promised.clear()
         self._found.clear()
+
+
+def bucket(predicted: int, reported: int, prompt: int) -> int:
+    """Where a request belongs in a histogram of ERROR_BOUNDS."""
+    error = (reported - predicted) / max(prompt, 1)
+    return next((n for n, bound in enumerate(ERROR_BOUNDS) if error <= bound), len(ERROR_BOUNDS) - 1)
 
 
 def _full(window: deque[tuple[int, int]]) -> bool:

@@ -51,3 +51,14 @@ class Prompt(Protocol):
 
     def held(self, candidate: Candidate) -> int:
         """Tokens at the prompt's head that the rank is believed to hold: at most all but one of them."""
+
+
+@dataclass(slots=True)
+class PlainPrompt:
+    """A Prompt of which nothing is known but what it says of itself."""
+
+    tokens: int
+    session: str | None
+
+    def held(self, candidate: Candidate) -> int:
+        return 0

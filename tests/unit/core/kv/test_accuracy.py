@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enginehouse.core.kv.accuracy import ERROR_BOUNDS, RIGHT_FROM, WINDOW, Accuracy, Verdict
+from enginehouse.core.kv.accuracy import ERROR_BOUNDS, RIGHT_FROM, WINDOW, Accuracy, Verdict, bucket
 
 
-def observed(*pairs: tuple[int, int], block: int = 16, prompt: int = 1000) -> Accuracy:
+def observed(*pairs: tuple[int, int], block: int = 16) -> Accuracy:
     accuracy = Accuracy()
     for predicted, reported in pairs:
-        accuracy.observe(predicted, reported, prompt, block)
+        accuracy.observe(predicted, reported, block)
     return accuracy
 
 
@@ -52,10 +52,10 @@ def test_requests_without_a_prediction_say_nothing_of_wrong_ones() -> None:
 def test_wrong_ones_come_back_only_when_they_are_clearly_right() -> None:
     accuracy = observed(*[(320, 0)] * WINDOW)
     for _ in range(3 * WINDOW):
-        accuracy.observe(100, int(100 * RIGHT_FROM) - 1, 1000, 16)
+        accuracy.observe(100, int(100 * RIGHT_FROM) - 1, 16)
     assert accuracy.verdict is Verdict.WRONG
     for _ in range(WINDOW):
-        accuracy.observe(320, 320, 1000, 16)
+        accuracy.observe(320, 320, 16)
     assert accuracy.verdict is Verdict.RIGHT
 
 
@@ -63,14 +63,14 @@ def test_k6_hits_that_nothing_foretold_are_noticed() -> None:
     accuracy = observed(*[(0, 320)] * WINDOW)
     assert accuracy.verdict is Verdict.BLIND
     for _ in range(WINDOW):
-        accuracy.observe(320, 320, 1000, 16)
+        accuracy.observe(320, 320, 16)
     assert accuracy.verdict is Verdict.RIGHT
 
 
 def test_what_was_on_its_way_is_not_missed() -> None:
     accuracy = Accuracy()
     for _ in range(3 * WINDOW):
-        accuracy.observe(0, 320, 1000, 16, likely=320)
+        accuracy.observe(0, 320, 16, likely=320)
     assert accuracy.verdict is Verdict.RIGHT
 
 
@@ -84,21 +84,23 @@ def test_a_new_beginning_keeps_the_verdict_until_it_is_disproved() -> None:
     accuracy.restart()
     assert (accuracy.verdict, accuracy.correction) == (Verdict.WRONG, 1.0)
     for _ in range(WINDOW):
-        accuracy.observe(320, 320, 1000, 16)
+        accuracy.observe(320, 320, 16)
     assert accuracy.verdict is Verdict.RIGHT
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 2000)), max_size=60))
 def test_bounds(pairs: list[tuple[int, int]]) -> None:
-    accuracy = observed(*pairs, prompt=2000)
+    accuracy = observed(*pairs)
     assert 0 <= accuracy.correction <= 1
-    assert sum(accuracy.errors) == accuracy.requests == len(pairs)
-    assert accuracy.predicted == sum(predicted for predicted, _ in pairs)
+    if all(reported >= predicted for predicted, reported in pairs):
+        assert accuracy.verdict is not Verdict.WRONG
+    if all(reported <= predicted for predicted, reported in pairs):
+        assert accuracy.verdict is not Verdict.BLIND
 
 
 @pytest.mark.parametrize(
-    ("predicted", "reported", "bound"), [(320, 320, 0.0), (320, 0, -0.25), (0, 320, 0.5), (0, 1000, 1.0)]
+    ("predicted", "reported", "bound"),
+    [(320, 320, 0.0), (320, 0, -0.25), (0, 320, 0.5), (0, 1000, 1.0), (1000, 0, -0.5), (304, 320, 0.02)],
 )
 def test_errors_are_counted_by_their_size(predicted: int, reported: int, bound: float) -> None:
-    accuracy = observed((predicted, reported))
-    assert accuracy.errors.index(1) == ERROR_BOUNDS.index(bound)
+    assert ERROR_BOUNDS[bucket(predicted, reported, 1000)] == bound

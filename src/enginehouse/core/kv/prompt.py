@@ -1,0 +1,110 @@
+"""One prompt held against all that is known: hashed once per block size, looked up once per choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from enginehouse.core.kv import blocks
+from enginehouse.core.kv.blocks import Scheme
+from enginehouse.core.kv.index import Holder, KvIndex
+from enginehouse.core.kv.rank import Rank
+from enginehouse.core.kv.view import Policy
+from enginehouse.core.routing.candidate import Candidate
+
+
+class KvPrompt:
+    """Routing's view of one request. Nothing is hashed before the first question."""
+
+    __slots__ = (
+        "_depths",
+        "_find",
+        "_index",
+        "_keys",
+        "_namespace",
+        "_packed",
+        "_schemes",
+        "_token_ids",
+        "now",
+        "session",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        token_ids: Sequence[int],
+        namespace: str,
+        session: str | None,
+        now: float,
+        *,
+        index: KvIndex,
+        schemes: Collection[Scheme],
+        find: Callable[[Candidate], Rank | None],
+    ) -> None:
+        """schemes: live, those of all ranks with events; find: the rank that a candidate stands for."""
+        self.tokens = len(token_ids)
+        self.session = session
+        self.now = now
+        self._token_ids = token_ids
+        self._namespace = namespace
+        self._index = index
+        self._schemes = schemes
+        self._find = find
+        self._packed: bytes | None = None
+        self._keys: dict[Scheme, list[int]] = {}
+        self._depths: list[tuple[int, Mapping[Holder, int]]] | None = None
+
+    def again(self, now: float) -> None:
+        """Another choice for the same prompt: look everything up anew."""
+        self.now = now
+        self._depths = None
+
+    def held(self, candidate: Candidate) -> int:
+        """Tokens at the prompt's head that the rank is believed to hold."""
+        rank = self._find(candidate)
+        if rank is None:
+            return 0
+        found = 0
+        if rank.counted:
+            found = max(self.by_events(rank), self.by_expected(rank))
+            if found:
+                found = int(found * rank.by_events.correction)
+        if rank.policy is Policy.APPROXIMATE:
+            found = max(found, int(self.by_sent(rank) * rank.by_sent.correction))
+        return self._whole(found, rank)
+
+    def by_events(self, rank: Rank) -> int:
+        """Tokens that the rank holds by its own events."""
+        if self._depths is None:
+            self._depths = [(scheme.block_size, self._index.lookup(self.keys(scheme))) for scheme in self._schemes]
+        found = 0
+        for size, depths in self._depths:
+            deep = depths.get(rank.holder, 0) * size
+            if deep > found:
+                found = deep
+        return self._whole(found, rank)
+
+    def by_expected(self, rank: Rank) -> int:
+        """Tokens that it holds when the requests that it has are done."""
+        if not len(rank.expected):
+            return 0
+        return self._whole(rank.expected.depth(self.keys(rank.own), self.now) * rank.own.block_size, rank)
+
+    def by_sent(self, rank: Rank) -> int:
+        """Tokens that it likely holds by what we sent it."""
+        if not len(rank.sent):
+            return 0
+        return self._whole(rank.sent.depth(self.keys(rank.own), self.now) * rank.own.block_size, rank)
+
+    def keys(self, scheme: Scheme) -> list[int]:
+        """Keys of the prompt's blocks."""
+        keys = self._keys.get(scheme)
+        if keys is None:
+            if self._packed is None:
+                self._packed = blocks.pack(self._token_ids)
+            keys = self._keys[scheme] = blocks.keys(self._packed, scheme, self._namespace)
+        return keys
+
+    def _whole(self, tokens: int, rank: Rank) -> int:
+        """So many in whole blocks. The last token of a prompt is computed whatever the cache holds."""
+        tokens = min(tokens, self.tokens - 1)
+        return tokens - tokens % rank.unit if tokens > 0 else 0
