@@ -214,7 +214,6 @@ def _view(rank: Rank, now: float) -> RankView:
         heard=heard,
         event_age=None if heard.last_at is None else max(0.0, now - heard.last_at),
         event_rate=heard.pace.at(now),
-        event_rate=heard.rate(now),
         verdict=rank.by_events.verdict,
         correction=rank.correction,
         requests=rank.requests,

@@ -10,10 +10,6 @@ from enginehouse.core.kv.pace import Pace
 from enginehouse.domain.kv import RankKey, Trust
 
 
-RATE_SPAN = 60.0
-"""Seconds over which the rate of events is levelled: after so long without any it is down to a third."""
-
-
 class Policy(StrEnum):
     """What the prediction for a rank rests on."""
 
@@ -49,18 +45,6 @@ class Heard:
     """Times that its numbers began anew."""
     overflows: int = 0
     """Times that batches came faster than they could be applied."""
-    _rate: float = 0.0
-
-    def took(self, events: int, now: float) -> None:
-        """A batch of so many events was applied."""
-        self._rate = self.rate(now) + events / RATE_SPAN
-        self.batches += 1
-        self.events += events
-        self.last_at = now
-
-    def rate(self, now: float) -> float:
-        """Events per second, of late."""
-        return 0.0 if self.last_at is None else self._rate * exp((self.last_at - now) / RATE_SPAN)
     pace: Pace = field(default_factory=Pace)
     """Of the events."""
 
@@ -98,8 +82,6 @@ class RankView:
     """Seconds since the last batch; None: there was none. Silence is normal for an engine that has nothing to do."""
     event_rate: float
     """Events per second, of about the last half minute."""
-    event_rate: float
-    """Events per second, of late."""
     verdict: Verdict
     """On the predictions from events."""
     correction: float
