@@ -1,0 +1,84 @@
+"""Keys of token blocks: what makes two cached blocks the same, whatever the engine calls them.
+
+A block's key is chained: it covers its namespace, its block size and every token from the start of the prompt to its
+own end, so one equal key proves an equal prefix. Keys are Python's own 64-bit hash of (key of the block before, bytes
+of the block). The hash of bytes is SipHash under a secret of this process, so nobody outside can make two prompts
+collide, and no key means anything to another process.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from enginehouse.domain.kv import Stored
+
+BYTES_PER_TOKEN = 4
+
+
+class Scheme(NamedTuple):
+    """How an engine cuts prompts into blocks. Blocks of different schemes are never the same."""
+
+    block_size: int
+    pairs: bool = False
+    """EAGLE-type drafting: a block is cached together with the token after it, and its key covers that too."""
+
+
+def pack(tokens: Sequence[int]) -> bytes:
+    """Token ids as 4 bytes each, little-endian; `struct.error` for what is no unsigned 32-bit number."""
+    if isinstance(tokens, array) and tokens.typecode == "I":
+        return tokens.tobytes()
+    return struct.pack(f"<{len(tokens)}I", *tokens)
+
+
+def root(scheme: Scheme, namespace: str = "") -> int:
+    """The key before the first block."""
+    return hash(("root", *scheme, namespace))
+
+
+def keys(packed: bytes, scheme: Scheme, namespace: str = "") -> list[int]:
+    """Keys of all full blocks of a prompt; with pairs the last block needs one more token after it."""
+    return extend(root(scheme, namespace), packed, scheme)
+
+
+def extend(parent: int, packed: bytes, scheme: Scheme, extras: Sequence[bytes | None] | None = None) -> list[int]:
+    """Keys of the full blocks in `packed` that follow the block with key `parent`; `extras` are mixed in."""
+    blocks = _cut(packed, scheme)
+    key = parent
+    if extras is None or not any(extras):
+        return [key := hash((key, block)) for (block,) in blocks]
+    return [
+        key := hash((key, block, extra) if extra else (key, block))
+        for (block,), extra in zip(blocks, extras, strict=True)
+    ]
+
+
+def split(event: Stored, blocks: int) -> Iterator[Stored]:
+    """The same run as several of at most `blocks` blocks: an event of thousands need not hold the loop at one go."""
+    size, more = event.block_size, int(event.pairs)
+    parent = event.parent
+    for start in range(0, len(event.hashes), blocks):
+        hashes = event.hashes[start : start + blocks]
+        end = start + len(hashes)
+        yield Stored(
+            hashes=hashes,
+            parent=parent,
+            token_ids=event.token_ids[start * size : end * size + more],
+            block_size=size,
+            tier=event.tier,
+            pairs=event.pairs,
+            namespace=event.namespace,
+            extras=None if event.extras is None else event.extras[start:end],
+            group=event.group,
+            kind=event.kind,
+        )
+        parent = hashes[-1]
+
+
+def _cut(packed: bytes, scheme: Scheme) -> Iterator[tuple[bytes]]:
+    step = scheme.block_size * BYTES_PER_TOKEN
+    if not scheme.pairs:
+        return struct.iter_unpack(f"{step}s", memoryview(packed)[: len(packed) // step * step])
+    return ((packed[at : at + step + BYTES_PER_TOKEN],) for at in range(0, len(packed) - step, step))
