@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from enginehouse.mock.journal import Journal
+from enginehouse.mock.kv.sockets import KvEvents
 from enginehouse.mock.settings import Faults, MockSettings
 from enginehouse.mock.simulator import Answer, End, Job, Simulator
 from enginehouse.mock.vocabulary import Vocabulary
@@ -33,6 +34,8 @@ class Engine:
         self.vocabulary = vocabulary
         self.journal = journal
         self.simulator = Simulator(settings, vocabulary)
+        self.kv = None if settings.kv_events_port is None else KvEvents(settings)
+        """Where it tells what its caches do; the server opens it."""
         self.streams: dict[Answer, Stream] = {}
         self.started_ns = time.time_ns()
         """Tells this process from the one before it."""
@@ -58,6 +61,8 @@ class Engine:
     def set_faults(self, faults: Faults) -> None:
         """Misbehave like this from now on."""
         self.simulator.set_faults(faults)
+        if self.kv is not None:
+            self.kv.set_faults(faults)
         self.changed()
         self.poke()
 
@@ -76,6 +81,7 @@ class Engine:
         if stream.answer.end is None:
             self.journal.write("abort", rid=stream.answer.job.rid, by=by, tokens=len(stream.answer.output))
             self.simulator.abort(stream.answer)
+            self._tell()
             stream.wake()
             self.poke()
 
@@ -103,12 +109,22 @@ class Engine:
 
     def _step(self) -> None:
         self._timer = None
-        for answer in self.simulator.step(asyncio.get_running_loop().time()):
+        news = self.simulator.step(asyncio.get_running_loop().time())
+        self._tell()
+        for answer in news:
             self.streams[answer].wake()
         if self.simulator.dead:
             self.die()
         else:
             self.poke()
+
+    def _tell(self) -> None:
+        """Publish what the caches did: one batch for each rank that has news, before a reader hears of the step."""
+        if self.kv is not None:
+            for number, rank in enumerate(self.simulator.ranks):
+                if rank.news:
+                    self.kv.publish(number, rank.news)
+                    rank.news = []
 
     async def settled(self) -> None:
         """Wait until every front has let go of its request."""
@@ -120,6 +136,8 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.kv is not None:
+            self.kv.close()
         self.journal.close()
 
     def changed(self) -> None:

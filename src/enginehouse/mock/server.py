@@ -59,8 +59,22 @@ class MockEngine:
     @property
     def url(self) -> str:
         """What a frontend is given."""
-        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
-        return f"grpc://{host}:{self.port}"
+        return f"grpc://{self._host}:{self.port}"
+
+    @property
+    def _host(self) -> str:
+        host = self.settings.host
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def kv_events_endpoints(self) -> list[str]:
+        """Where its ranks publish KV events; empty when they do not."""
+        return self.engine.kv.endpoints(self._host) if self.engine.kv is not None else []
+
+    @property
+    def kv_replay_endpoints(self) -> list[str]:
+        """Where its ranks replay them; empty when they do not."""
+        return self.engine.kv.replay_endpoints(self._host) if self.engine.kv is not None else []
 
     def answer(self, prompt: list[int], length: int) -> list[int]:
         """The tokens it will say to a prompt."""
@@ -94,15 +108,16 @@ class MockEngine:
                 await asyncio.sleep(settings.mute)
         # gRPC would say in many words, and not to us, why a port cannot be had.
         _bound(settings.host, self.port).close()
+        if self.engine.kv is not None:
+            self.engine.kv.open()
         self.engine.warm = not settings.warmup
         front = _FRONTS[settings.protocol](self.engine)
         # Without so_reuseport two engines on one port are an error and not a lottery.
         options = [("grpc.so_reuseport", 0), *_PATIENT, *front.options]
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers(generic_handlers(front))
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{self.port}")
+            self.port = self._server.add_insecure_port(f"{self._host}:{self.port}")
         except RuntimeError as error:
             raise OSError(str(error)) from error
         await self._server.start()
@@ -195,6 +210,9 @@ async def serve(settings: MockSettings) -> None:
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
         starting.result()
+        if engine.kv_events_endpoints:
+            replay = f", replayed on {engine.kv_replay_endpoints[0]}" if engine.kv_replay_endpoints else ""
+            print(f"mock KV events of rank 0 on {engine.kv_events_endpoints[0]}{replay}", flush=True)
         print(f"mock {settings.protocol} engine of model {settings.model} on {engine.url}", flush=True)
         await stopping
     starting.cancel()

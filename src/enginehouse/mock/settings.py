@@ -31,8 +31,32 @@ class Faults:
     """Die like a killed process once this many tokens were made over all requests since the fault was set."""
     prefill_hold: bool = False
     """Prefills that have begun do not end: a request stays open, admitted and without a first token."""
+    kv_lies: bool = False
+    """Requests hit nothing in the prefix cache, whatever it and its events say."""
+    kv_silent: bool = False
+    """KV events are lost: they get no number, neither subscribers nor a replay learn of them."""
+    kv_drop_batches: int = 0
+    """So many batches of KV events from now on, per rank, have a number and are not sent. A replay has them."""
+    kv_drop_for_ever: bool = False
+    """What `kv_drop_batches` drops is missing from replays too."""
+    kv_garbage_batches: int = 0
+    """So many batches of KV events from now on, per rank, cannot be decoded."""
+    kv_malformed: bool = False
+    """Each batch of KV events begins with one that makes no sense."""
+    kv_restarts: int = 0
+    """Each change of this number restarts the publishers of KV events: from number 0, with nothing to replay."""
+    kv_restart_forgets: bool = False
+    """Such a restart also empties the prefix caches, without a word."""
+    kv_buffer_batches: int = 10_000
+    """Batches of KV events that a replay can go back, per rank; fewer than there are cuts the oldest."""
+    kv_replay_mute: bool = False
+    """Requests for a replay get no answer."""
+    kv_replay_endless: bool = False
+    """Replays come without their end marker."""
 
     def __post_init__(self) -> None:
+        if self.kv_buffer_batches < 0:
+            raise ValueError("kv_buffer_batches must not be negative")
         if self.refuse and self.refuse not in GrpcStatus.__members__:
             raise ValueError(f"refuse: {self.refuse!r} is not the name of a gRPC status")
 
@@ -61,6 +85,20 @@ class MockSettings(Faults):
     """Tokens in one block of the prefix cache."""
     kv_blocks: int = 10_000
     """Blocks that the prefix cache of one rank holds; the least recently used go first."""
+    hash_seed: str = ""
+    """Engines of different seeds know the same blocks by different hashes."""
+    info_block_size: int = 0
+    """Block size that the engine tells of itself, whatever its KV events say. 0: the true one."""
+    kv_events_port: int | None = None
+    """ZMQ port on which rank 0 publishes KV events, rank n on the n-th after it; 0 takes free ones. Not given: none."""
+    kv_replay_port: int | None = None
+    """Port on which rank 0 replays them, rank n on the n-th after it; 0 takes free ones. Not given: none."""
+    kv_topic: str = ""
+    """Topic of the events."""
+    kv_events_old: bool = False
+    """Events as engines encoded them before tagged maps, replays of three frames, SGLang told by its options alone."""
+    kv_unreachable: bool = False
+    """Events are announced, and nobody listens on their ports."""
     ranks: int = 1
     """Data-parallel ranks, each with its own queue and cache."""
     max_running: int = 256
@@ -91,9 +129,16 @@ class MockSettings(Faults):
         for name in ("ranks", "max_running", "block_size", "context_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("tokens_per_second", "prefill_tokens_per_second", "kv_blocks"):
+        if self.kv_events_port is None and self.kv_replay_port is not None:
+            raise ValueError("kv_replay_port needs kv_events_port")
+        for name in ("tokens_per_second", "prefill_tokens_per_second", "kv_blocks", "info_block_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+
+    @property
+    def told_block_size(self) -> int:
+        """What the engine's information says."""
+        return self.info_block_size or self.block_size
 
     def faults(self) -> Faults:
         """The faults that the engine starts with."""

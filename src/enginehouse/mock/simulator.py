@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from enginehouse.mock.kv.news import Cleared, News, Removed, Stored
 from enginehouse.mock.prefix_cache import PrefixCache
 from enginehouse.mock.settings import Faults, MockSettings
 from enginehouse.mock.vocabulary import Vocabulary
@@ -51,11 +52,19 @@ class Answer:
     end: End | None = None
     matched: int | None = None
     """The stop token that ended it; the EOS token counts as one."""
+    chain: list[bytes] = field(default_factory=list)
+    """Keys of its full blocks so far, those of the output too."""
     cached: int = 0
     """Prompt tokens that were not computed anew."""
     taken: int = 0
     """Tokens that its reader has handed on; without a set pace no more are made until all were."""
     prefilled_at: float | None = None
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        """The tokens at these positions of prompt and output together."""
+        prompt, output = self.job.prompt, self.output
+        split = len(prompt)
+        return [*prompt[start:end], *output[max(0, start - split) : max(0, end - split)]]
 
 
 class Rank:
@@ -65,7 +74,9 @@ class Rank:
         self.waiting: deque[Answer] = deque()
         self.prefilling: deque[Answer] = deque()
         self.decoding: dict[Answer, None] = {}
-        self.cache = PrefixCache(settings.block_size, settings.kv_blocks)
+        self.cache = PrefixCache(settings.block_size, settings.kv_blocks, settings.hash_seed)
+        self.news: list[News] | None = None if settings.kv_events_port is None else []
+        """What its cache did since that was last told; None: nobody wants to know."""
         self.prefill_free_at = 0.0
 
     @property
@@ -94,8 +105,20 @@ class Simulator:
 
     def set_faults(self, faults: Faults) -> None:
         """Misbehave like this from now on."""
+        if faults.kv_restarts != self.faults.kv_restarts and faults.kv_restart_forgets:
+            for rank in self.ranks:
+                rank.cache.clear()
+                if rank.news is not None:
+                    rank.news.clear()
         self.faults = faults
         self.made = 0
+
+    def clear_caches(self) -> None:
+        """Forget every block. As in vLLM this is told with the news of the next step that has any work."""
+        for rank in self.ranks:
+            rank.cache.clear()
+            if rank.news is not None:
+                rank.news.append(Cleared())
 
     def submit(self, job: Job) -> Answer:
         """Queue a request at its rank, or at the least loaded one."""
@@ -157,7 +180,9 @@ class Simulator:
         while rank.waiting and rank.running < self.settings.max_running:
             answer = rank.waiting.popleft()
             prompt, speed = answer.job.prompt, self.settings.prefill_tokens_per_second
-            answer.cached = rank.cache.match(rank.cache.chain(prompt, answer.job.namespace), len(prompt))
+            answer.chain = rank.cache.chain(prompt, answer.job.namespace)
+            held = rank.cache.match(answer.chain, len(prompt))
+            answer.cached = 0 if self.faults.kv_lies else held
             begin = max(now, rank.prefill_free_at)
             answer.prefilled_at = begin + ((len(prompt) - answer.cached) / speed if speed else 0.0)
             rank.prefill_free_at = answer.prefilled_at
@@ -166,7 +191,7 @@ class Simulator:
     def _end_prefills(self, rank: Rank, now: float, news: list[Answer]) -> None:
         while rank.prefilling and (rank.prefilling[0].prefilled_at or 0.0) <= now:
             answer = rank.prefilling.popleft()
-            rank.cache.store(rank.cache.chain(answer.job.prompt, answer.job.namespace))
+            self._hold(rank, answer)
             if not any(one.decoding for one in self.ranks):
                 self._next_tick = now + self._period
             rank.decoding[answer] = None
@@ -209,6 +234,10 @@ class Simulator:
             token = eos
         self.made += 1
         answer.output.append(token)
+        # The last token is fed back with the next step, so it has no place in the cache yet.
+        filled, rest = divmod(len(job.prompt) + position, self.settings.block_size)
+        if not rest and filled > len(answer.chain):
+            self._extend(answer, filled)
         ends_here = token in job.stop_ids or (token == eos and not job.ignore_eos)
         if ends_here and may_end:
             answer.matched = token
@@ -217,14 +246,29 @@ class Simulator:
             self._finish(answer, End.LENGTH)
         return True
 
+    def _extend(self, answer: Answer, filled: int) -> None:
+        """The last of so many blocks of an answer is full: hold it."""
+        rank, size = self.ranks[answer.rank], self.settings.block_size
+        rank.cache.extend(answer.chain, answer.tokens((filled - 1) * size, filled * size), answer.job.namespace)
+        self._hold(rank, answer)
+
+    def _hold(self, rank: Rank, answer: Answer) -> None:
+        """Keep all full blocks of an answer, and note what that changed."""
+        first, end, removed = rank.cache.store(answer.chain)
+        if rank.news is not None:
+            if removed:
+                rank.news.append(Removed(removed))
+            if end > first:
+                size, chain = self.settings.block_size, answer.chain
+                parent = chain[first - 1] if first else None
+                rank.news.append(Stored(chain[first:end], parent, answer.tokens(first * size, end * size)))
+
     def _finish(self, answer: Answer, end: End) -> None:
         answer.end = end
         rank = self.ranks[answer.rank]
         if answer in rank.decoding:
             del rank.decoding[answer]
-            # The last token was never fed back, so it has no place in the cache.
-            tokens = (*answer.job.prompt, *answer.output[:-1])
-            rank.cache.store(rank.cache.chain(tokens, answer.job.namespace))
+            self._hold(rank, answer)
         elif answer in rank.prefilling:
             rank.prefilling.remove(answer)
         elif answer in rank.waiting:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enginehouse.mock.kv.news import Cleared, News, Removed, Stored
+from enginehouse.mock.prefix_cache import PrefixCache
 from enginehouse.mock.settings import Faults, MockSettings
 from enginehouse.mock.simulator import Answer, End, Job, Simulator
 from enginehouse.mock.vocabulary import load_vocabulary
@@ -225,3 +227,147 @@ def test_cached_tokens_are_true_and_everything_ends(
         assert answer.cached % 4 == 0
         assert answer.cached < len(answer.job.prompt)
     assert all(rank.running == 0 and not rank.waiting for rank in sim.ranks)
+
+
+class Follower:
+    """What somebody who believes the news thinks of a cache: its keys, and the tokens of each block."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.held: dict[bytes, tuple[int, ...]] = {}
+        """Key to all tokens up to the block's end."""
+
+    def hear(self, news: list[News]) -> None:
+        for item in news:
+            if isinstance(item, Cleared):
+                self.held.clear()
+            elif isinstance(item, Removed):
+                for key in item.keys:
+                    del self.held[key]  # only what was told may go
+            else:
+                self._store(item)
+        news.clear()
+
+    def _store(self, item: Stored) -> None:
+        assert item.keys
+        assert len(item.token_ids) == len(item.keys) * self.block_size
+        before = () if item.parent is None else self.held[item.parent]
+        for position, key in enumerate(item.keys):
+            before += tuple(item.token_ids[position * self.block_size : (position + 1) * self.block_size])
+            assert key not in self.held
+            self.held[key] = before
+
+
+_kv_moves = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(1, 40), st.integers(1, 14)),
+        st.tuples(st.just("again"), st.integers(0, 20), st.integers(1, 9)),
+        st.tuples(st.just("abort"), st.integers(0, 20), st.just(0)),
+        st.tuples(st.just("step"), st.integers(0, 40), st.just(0)),
+        st.tuples(st.just("clear"), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(_kv_moves, st.integers(0, 9), st.integers(1, 5), st.sampled_from([0.0, 100.0]))
+def test_news_tell_exactly_what_each_cache_holds(
+    moves: list[tuple[str, int, int]], capacity: int, block_size: int, prefill: float
+) -> None:
+    """Whatever is submitted, continued, aborted, cleared: who follows the news knows keys and tokens at any time."""
+    sim = simulator(
+        prefill_tokens_per_second=prefill,
+        ranks=2,
+        max_running=2,
+        block_size=block_size,
+        kv_blocks=capacity,
+        kv_events_port=0,
+    )
+    followers = [Follower(block_size) for _ in sim.ranks]
+    answers: list[Answer] = []
+    now = 0.0
+    for kind, number, more in moves:
+        if kind == "submit":
+            answers.append(sim.submit(job(str(len(answers)), prompt=[300 + number % 3] * number, max_tokens=more)))
+        elif kind == "again" and number < len(answers):
+            prompt = [*answers[number].job.prompt, *answers[number].output]
+            answers.append(sim.submit(job(str(len(answers)), prompt=prompt, max_tokens=more)))
+        elif kind == "abort" and number < len(answers):
+            sim.abort(answers[number])
+        elif kind == "step":
+            now += number / 100
+            sim.step(now)
+        elif kind == "clear":
+            sim.clear_caches()
+        for rank, follower in zip(sim.ranks, followers, strict=True):
+            assert rank.news is not None
+            follower.hear(rank.news)
+            assert set(follower.held) == set(rank.cache)
+            for key, tokens in follower.held.items():
+                assert rank.cache.chain(tokens)[-1] == key
+
+
+def test_blocks_of_the_answer_are_told_when_they_fill() -> None:
+    sim = simulator(block_size=4, kv_events_port=0)
+    answer = sim.submit(job(prompt=PROMPT[:6], max_tokens=12))
+    told = []
+    sim.step(0.0)
+    for tick in range(1, 14):
+        assert sim.ranks[0].news is not None
+        told += [(len(answer.output), item.token_ids) for item in sim.ranks[0].news if isinstance(item, Stored)]
+        sim.ranks[0].news.clear()
+        sim.step(tick / 10)
+    tokens = [*PROMPT[:6], *VOCABULARY.answer(PROMPT[:6], 12)]
+    # A token is computed into the cache when it is fed back, one step after it was said.
+    assert told == [(1, tokens[:4]), (3, tokens[4:8]), (7, tokens[8:12]), (11, tokens[12:16])]
+
+
+def test_what_makes_room_goes_before_what_comes_in() -> None:
+    sim = simulator(block_size=4, kv_blocks=2, kv_events_port=0)
+    for start in (0, 20):
+        sim.submit(job(str(start), prompt=PROMPT[start : start + 8], max_tokens=1))
+        run(sim)
+    cache = PrefixCache(4, 9)
+    old, new = cache.chain(PROMPT[:8]), cache.chain(PROMPT[20:28])
+    assert sim.ranks[0].news == [
+        Stored(old, None, PROMPT[:8]),
+        Removed(old[::-1]),
+        Stored(new, None, PROMPT[20:28]),
+    ]
+
+
+def test_nobody_asked_nothing_noted() -> None:
+    sim = simulator()
+    sim.submit(job())
+    sim.clear_caches()
+    run(sim)
+    assert sim.ranks[0].news is None
+
+
+def test_k5_seeds_change_every_key() -> None:
+    chains = [PrefixCache(4, 9, seed).chain(PROMPT) for seed in ("", "a", "b")]
+    assert not set(chains[0]) & set(chains[1])
+    assert not set(chains[1]) & set(chains[2])
+
+
+def test_a_liar_hits_nothing_and_tells_all_the_same() -> None:
+    sim = simulator(kv_events_port=0, kv_lies=True)
+    answers = [sim.submit(job(str(number))) for number in range(2)]
+    run(sim)
+    assert [answer.cached for answer in answers] == [0, 0]
+    assert len(sim.ranks[0].cache) == 2
+    assert len(sim.ranks[0].news or ()) == 1
+    sim.set_faults(Faults())
+    honest = sim.submit(job("c"))
+    run(sim, now=9.0)
+    assert honest.cached == 32
+
+
+def test_a_restart_that_forgets_says_nothing() -> None:
+    sim = simulator(kv_events_port=0)
+    sim.submit(job())
+    run(sim)
+    sim.set_faults(Faults(kv_restarts=1))
+    assert len(sim.ranks[0].cache) == 2
+    sim.set_faults(Faults(kv_restarts=2, kv_restart_forgets=True))
+    assert (len(sim.ranks[0].cache), sim.ranks[0].news) == (0, [])

@@ -41,7 +41,7 @@ def server_info(engine: Engine) -> pb.GetServerInfoResponse:
         "context_length": None,
         "host": settings.host,
         "port": 30000,
-        "page_size": settings.block_size,
+        "page_size": settings.told_block_size,
         "max_prefill_tokens": 16384,
         "max_running_requests": None,
         "tp_size": 1,
@@ -67,9 +67,7 @@ def server_info(engine: Engine) -> pb.GetServerInfoResponse:
         "grpc_response_timeout_secs": 300,
         # The real one can hold keys of the operator: nobody may log it.
         "launch_command": "sglang serve --admin-api-key MOCK-SECRET-MUST-NOT-BE-LOGGED",
-        "kv_events_config": None,
-        "kv_events": None,
-        "kv_event_sources": [],
+        **_kv_events(engine),
         "grpc_features": [],
         "max_total_num_tokens": settings.kv_blocks * settings.block_size,
         "max_req_input_len": settings.context_length - 6,
@@ -78,6 +76,37 @@ def server_info(engine: Engine) -> pb.GetServerInfoResponse:
         "hicache_object_layout": None,
     }
     return pb.GetServerInfoResponse(json_info=json.dumps(info))
+
+
+def _kv_events(engine: Engine) -> dict[str, object]:
+    """Where events come from. Before 0.5.18 only the option was told, as it was given."""
+    settings, kv = engine.settings, engine.kv
+    if kv is None:
+        return {"kv_events_config": None, "kv_events": None, "kv_event_sources": []}
+    wild, near = (kv.endpoints(host) for host in ("*", "127.0.0.1"))
+    wild_replay, near_replay = (kv.replay_endpoints(host) for host in ("*", "127.0.0.1"))
+    config: dict[str, object] = {"publisher": "zmq", "endpoint": wild[0], "topic": settings.kv_topic}
+    if wild_replay:
+        config["replay_endpoint"] = wild_replay[0]
+    if settings.kv_events_old:
+        return {"kv_events_config": json.dumps(config)}
+    block: dict[str, object] = {
+        "publisher": "zmq",
+        "endpoint_host": "*",
+        "endpoint_port_base": kv.port,
+        "topic": settings.kv_topic,
+        "block_size": settings.told_block_size,
+        "dp_size": settings.ranks,
+    }
+    sources: list[dict[str, object]] = [
+        {"dp_rank": rank, "endpoint": endpoint, "topic": settings.kv_topic, "block_size": settings.told_block_size}
+        for rank, endpoint in enumerate(near)
+    ]
+    if kv.replay_port is not None:
+        block["replay_endpoint_port_base"] = kv.replay_port
+        for source, endpoint in zip(sources, near_replay, strict=True):
+            source["replay_endpoint"] = endpoint
+    return {"kv_events_config": json.dumps(config), "kv_events": block, "kv_event_sources": sources}
 
 
 def load(engine: Engine, wanted: int | None) -> pb.GetLoadResponse:

@@ -24,6 +24,7 @@ from enginehouse.mock.fronts.rpc import (
     check_rank,
     refuse_if_told,
 )
+from enginehouse.mock.fronts.vllm_kv import subscribe
 from enginehouse.mock.simulator import End, Job
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
@@ -36,7 +37,7 @@ class VllmFront:
     """The servicer's calls over one engine."""
 
     options = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-    streaming = frozenset({"Generate", "GetTokenizer", "Watch"})
+    streaming = frozenset({"Generate", "GetTokenizer", "SubscribeKvEvents", "Watch"})
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -54,6 +55,7 @@ class VllmFront:
                 "GetLoads": self.loads,
                 "GetTokenizer": self.tokenizer,
                 "FlushCache": self.flush_cache,
+                "SubscribeKvEvents": self.subscribe_kv_events,
             },
             HEALTH: self._health.methods(),
         }
@@ -174,7 +176,7 @@ class VllmFront:
             kv_role=_KV_ROLE[settings.role],
             data_parallel_size=settings.ranks,
             kv_cache_dtype="auto",
-            block_size=settings.block_size,
+            block_size=settings.told_block_size,
             model_dtype="torch.bfloat16",
             max_num_seqs=settings.max_running,
             constrained_decoding_start="first_token",
@@ -208,9 +210,11 @@ class VllmFront:
         await context.write(common.GetTokenizerChunk(data=pieces[-1], sha256=digest).SerializeToString())
 
     async def flush_cache(self, data: bytes, context: Context) -> Any:
-        for rank in self.engine.simulator.ranks:
-            rank.cache.clear()
+        self.engine.simulator.clear_caches()
         return common.FlushCacheResponse(success=True)
+
+    async def subscribe_kv_events(self, data: bytes, context: Context) -> None:
+        await subscribe(self.engine, data, context)
 
 
 def _zip(engine: Engine) -> bytes:

@@ -21,6 +21,7 @@ from enginehouse.mock.fronts.rpc import (
     check_rank,
     refuse_if_told,
 )
+from enginehouse.mock.kv.sockets import HWM
 from enginehouse.mock.simulator import End, Job
 
 INFERENCE, CONTROL = "vllm.Inference", "vllm.Control"
@@ -172,12 +173,12 @@ class VllmNativeFront:
                 data_parallel_size_local=settings.ranks,
             ),
             max_model_len=settings.context_length,
-            kv_block_size=settings.block_size,
+            kv_block_size=settings.told_block_size,
             total_kv_blocks=settings.kv_blocks * settings.ranks,
             max_running_requests=settings.max_running,
             max_batched_tokens=8192,
             protocol_version="0.6.0",
-            effective_attention_block_size=settings.block_size,
+            effective_attention_block_size=settings.told_block_size,
         )
 
     async def model_info(self, data: bytes, context: Context) -> Any:
@@ -189,7 +190,27 @@ class VllmNativeFront:
         )
 
     async def kv_event_sources(self, data: bytes, context: Context) -> Any:
-        return pb.GetKvEventSourcesResponse()
+        kv, settings = self.engine.kv, self.engine.settings
+        if kv is None:
+            return pb.GetKvEventSourcesResponse()
+        replay = kv.replay_endpoints("*") or [""] * settings.ranks
+        return pb.GetKvEventSourcesResponse(
+            sources=[
+                pb.KvEventSource(
+                    transport="zmq",
+                    endpoint=endpoint,
+                    topic=settings.kv_topic,
+                    replay_endpoint=replay[rank],
+                    data_parallel_rank=rank,
+                    encoding="msgpack",
+                    schema_version=1,
+                    buffer_steps=settings.kv_buffer_batches,
+                    hwm=HWM,
+                    max_queue_size=HWM,
+                )
+                for rank, endpoint in enumerate(kv.endpoints("*"))
+            ]
+        )
 
     async def list_loras(self, data: bytes, context: Context) -> Any:
         return pb.ListLorasResponse()
