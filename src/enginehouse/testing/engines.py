@@ -14,6 +14,7 @@ from enginehouse.domain.errors import EngineError, EngineUnavailable, ProbeFaile
 from enginehouse.domain.request import EngineRequest
 from enginehouse.domain.stream import Delta, Finish
 from enginehouse.ports import DeltaSink, EngineLoad, KvSink, KvSubscription
+from enginehouse.testing.kv import FakePublisher, FakeSubscription
 
 
 def fake_info(model: str = "m", **fields: object) -> EngineInfo:
@@ -37,6 +38,8 @@ class FakeProcess:
     """How generate fails at once, where it does."""
     answers: bool = True
     """Generate answers at once with the tokens asked for. False: the test delivers through `calls`."""
+    kv: dict[int, FakePublisher] = field(default_factory=dict)
+    """KV events over its own link, by rank; none: its protocol has nothing of the kind."""
     opened: list[FakeEngine] = field(default_factory=list)
     """Every engine that a probe of this process opened."""
 
@@ -138,7 +141,7 @@ class FakeEngine:
         return {}
 
     def kv_events(self, sink: KvSink) -> KvSubscription | None:
-        return None
+        return FakeSubscription(self.process.kv, sink) if self.process.kv else None
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
         self._lost.append(callback)
@@ -168,10 +171,10 @@ class FakeCall:
         self.over = False
         self.cancelled = False
 
-    def deliver(self, token_ids: list[int], finish: Finish | None = None) -> None:
-        """News for the sink; with `finish` also the end."""
+    def deliver(self, token_ids: list[int], finish: Finish | None = None, cached: int | None = None) -> None:
+        """News for the sink; with `finish` also the end. cached: prompt tokens that were in the engine's cache."""
         if not self.over:
-            self.sink.on_delta(Delta(token_ids, finish))
+            self.sink.on_delta(Delta(token_ids, finish, cached_tokens=cached))
             if finish is not None:
                 self.end(None)
 

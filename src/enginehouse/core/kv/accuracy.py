@@ -88,6 +88,8 @@ class Accuracy:
     def _turn(self, verdict: Verdict) -> None:
         """Judge anew, from requests that come after this."""
         self.verdict = verdict
+        if verdict is Verdict.RIGHT:
+            self._ratio = 1.0
         self._promised.clear()
         self._found.clear()
 

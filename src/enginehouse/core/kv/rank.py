@@ -124,7 +124,7 @@ class Rank:
         verdict = self.by_events.observe(events, reported, self.unit, likely=expected)
         if verdict is not before:
             self._settle()
-            if verdict is not Verdict.RIGHT and self._wrong is not None:
+            if verdict is Verdict.WRONG and self._wrong is not None:
                 self._wrong(_WORDS[verdict])
 
     @property
