@@ -38,11 +38,6 @@ def flow(state: CursorState, batch: Live | Held, now: float) -> Step:
         return state, (Apply(),)
     if seq > cursor:
         return _gap(state, batch, now)
-    if seq == cursor and batch.mark != state.mark:
-        # Asked again, it would say the same again: only what is heard live can be believed.
-        state, cleared = begin_live(replace(state, deaf=True), "the replay tells other batches than the live stream")
-        state, applied = _begin(state, batch)
-        return state, (*cleared, *applied)
     return count(state, duplicates=1), (Drop(),)
 
 
@@ -109,6 +104,11 @@ def begin_live(state: CursorState, cut: str) -> Step:
     state, cleared = emptied(state)
     state = replace(state, replay=None, owed=NOTHING, tries=0, rounds=0)
     return replace(state, trust=trust, reason=cut, cut=cut), cleared
+
+
+def of_another(state: CursorState) -> Step:
+    """The replay is of another publisher than the live stream: only what is heard live counts from here on."""
+    return begin_live(replace(state, deaf=True), "the replay tells other batches than the live stream")
 
 
 def emptied(state: CursorState) -> Step:

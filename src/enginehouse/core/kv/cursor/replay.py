@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from enginehouse.core.kv.cursor.moves import Step, ask, batches, begin_live, count, emptied
+from enginehouse.core.kv.cursor.moves import Step, ask, batches, begin_live, count, emptied, of_another
 from enginehouse.core.kv.cursor.state import NOTHING, CursorState, Replay
 from enginehouse.core.kv.cursor.words import Apply, Discard, Drop, Intent, Release, Replayed, ReplayEnded, WakeAt
 from enginehouse.domain.kv import Trust
@@ -21,6 +21,9 @@ def replayed(state: CursorState, batch: Replayed, now: float) -> Step:
     if replay is None or replay.ask != batch.ask:
         return state, (Drop(),)
     assert cursor is not None
+    if batch.seq == state.live and batch.mark != state.live_mark:
+        state, cleared = of_another(state)
+        return state, (Drop(), *cleared, Release())
     if batch.seq <= cursor:
         if state.doubt and batch.seq == cursor:
             if batch.mark != state.mark:

@@ -65,6 +65,7 @@ class CursorState:
     """The connection is another than that which brought the view: is the publisher?"""
     live: int = NOTHING
     """The last live batch of this connection."""
+    live_mark: bytes = b""
     owed: int = NOTHING
     """A replay must come at least this far: a live batch has shown that there is so much, and it is not held."""
     replay: Replay | None = None

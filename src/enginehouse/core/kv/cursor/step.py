@@ -19,7 +19,8 @@
                                                       batches count until the next connection, P
     flowing    the next batch              as it was  applied; after a loss: gap becomes partial
     flowing    a known batch               as it was  dropped: a replay overtakes the live queue
-    flowing    a batch that is too high    gap        replay of what is missing; without replay: the view is cleared and
+    flowing    the same, the first live    gap        dropped; proof as above that it is the same publisher
+    flowing    one that is too high       gap        replay of what is missing; without replay: the view is cleared and
                                                       begins here, P
     any        live numbers go down        replaying  another publisher: the view is cleared, replay from 0
     any        Distrusted                  replaying  the same; without replay: gap, the next batch begins a view
@@ -34,7 +35,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from enginehouse.core.kv.cursor.moves import Step, ask, count, emptied, flow, mistrust, start_over
+from enginehouse.core.kv.cursor.moves import Step, ask, count, emptied, flow, mistrust, of_another, start_over
 from enginehouse.core.kv.cursor.replay import replay_ended, replayed
 from enginehouse.core.kv.cursor.state import NOTHING, CursorState
 from enginehouse.core.kv.cursor.words import (
@@ -88,24 +89,41 @@ def step(state: CursorState, event: Event, now: float) -> Step:
 
 
 def _live(state: CursorState, batch: Live, now: float) -> Step:
-    seq = batch.seq
+    seq, before = batch.seq, state.live
     if not state.connected:
         return state, (Drop(),)
-    if seq < state.live or (seq == state.live == state.cursor and state.flowing and batch.mark != state.mark):
+    if seq < before or (seq == before and batch.mark != state.live_mark):
         return _restarted(state, batch, now)
-    if seq == state.live:
+    if seq == before:
         return count(state, duplicates=1), (Drop(),)
     if state.flowing:
-        return flow(replace(state, live=seq), batch, now)
+        if seq == state.cursor and batch.mark != state.mark:
+            return _restarted(state, batch, now)
+        state = replace(state, live=seq, live_mark=batch.mark)
+        if before == NOTHING and state.can_ask and state.cursor is not None and seq < state.cursor:
+            return _suspect(state, now)
+        return flow(state, batch, now)
+    state = replace(state, live=seq, live_mark=batch.mark)
     if state.retry_at is not None:
-        return replace(state, live=seq, owed=seq), (Drop(),)
-    if seq != state.live + 1:
+        return replace(state, owed=seq), (Drop(),)
+    if seq != before + 1:
         state = replace(state, owed=max(state.owed, seq - 1))
-    return _hold(replace(state, live=seq), seq)
+    return _hold(state, seq)
+
+
+def _suspect(state: CursorState, now: float) -> Step:
+    """The first live batch has a known number: overtaken by the replay, or sent by another publisher since."""
+    state = mistrust(state, f"batch {state.live} came late: is it still the same publisher?")
+    state, asked = ask(replace(state, doubt=True, owed=state.live), now)
+    return state, (Drop(), *asked)
 
 
 def _held(state: CursorState, batch: Held, now: float) -> Step:
     if state.flowing:
+        if batch.seq == state.cursor and batch.mark != state.mark:
+            state, cleared = of_another(state)
+            state, applied = flow(state, batch, now)
+            return state, (*cleared, *applied)
         return flow(state, batch, now)
     # One that was released before it has led to a new replay.
     return _hold(state, batch.seq) if state.replay is not None else (state, (Drop(),))
@@ -119,7 +137,7 @@ def _hold(state: CursorState, seq: int) -> Step:
 
 def _restarted(state: CursorState, batch: Live, now: float) -> Step:
     reason = f"the publisher began anew: batch {batch.seq} came after batch {state.live}"
-    state = count(replace(state, live=batch.seq), restarts=1)
+    state = count(replace(state, live=batch.seq, live_mark=batch.mark), restarts=1)
     if not state.can_replay:
         state, cleared = emptied(state)
         state, applied = flow(mistrust(state, reason), batch, now)
@@ -161,6 +179,7 @@ def _lost(state: CursorState, lost: Lost) -> Step:
         trust=Trust.GAP if gap else Trust.NONE,
         reason=lost.reason,
         live=NOTHING,
+        live_mark=b"",
         owed=NOTHING,
         replay=None,
         retry_at=None,
