@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
 
 from enginehouse.domain.engine import KvEventSource
 from enginehouse.domain.kv import KvBatch, KvEvent, Stored
@@ -21,6 +22,9 @@ def fake_stored(token_ids: Sequence[int], *, block_size: int = 16, first: int = 
     )
 
 
+_numbers = count(1)
+
+
 class FakePublisher:
     """One rank's publisher. What it publishes while nobody is connected is kept for replays only."""
 
@@ -34,18 +38,26 @@ class FakePublisher:
         self.mute = False
         """Replays are asked for and not answered."""
         self._next = 0
-        self._kept: list[tuple[int, KvBatch | None]] = []
+        self._kept: list[tuple[int, bytes]] = []
+        self._batches: dict[bytes, KvBatch] = {}
+        """By payload; one that cannot be read is not here."""
         self._heard_by: list[tuple[FakeSubscription, int]] = []
 
     def publish(self, *events: KvEvent, lost: bool = False, rank: int | None = None, readable: bool = True) -> int:
         """One batch; returns its number. lost: it never arrives live; rank: as the batch says; readable: it can be."""
         number, self._next = self._next, self._next + 1
-        batch = KvBatch(list(events), rank=rank) if readable else None
-        self._kept = [*self._kept, (number, batch)][-self.keep :]
+        payload = next(_numbers).to_bytes(8, "big")
+        if readable:
+            self._batches[payload] = KvBatch(list(events), rank=rank)
+        self._kept = [*self._kept, (number, payload)][-self.keep :]
         for subscription, own in self._heard_by:
             if not lost and self.reachable:
-                subscription.sink.on_batch(own, number, subscription.encode(batch))
+                subscription.sink.on_batch(own, number, payload)
         return number
+
+    def decode(self, payload: bytes) -> KvBatch | None:
+        """The batch, if it is one of this publisher's that can be read."""
+        return self._batches.get(payload)
 
     def restart(self) -> None:
         """Another process, which begins at 0 and knows nothing of what was published before."""
@@ -77,9 +89,9 @@ class FakePublisher:
         if self.mute or not self.reachable:
             subscription.sink.on_replay_end(rank, complete=False)
             return
-        for number, batch in self._kept:
+        for number, payload in self._kept:
             if number >= start:
-                subscription.sink.on_replayed(rank, number, subscription.encode(batch))
+                subscription.sink.on_replayed(rank, number, payload)
         subscription.sink.on_replay_end(rank, complete=True)
 
 
@@ -93,24 +105,19 @@ class FakeSubscription:
         self.can_replay = all(publisher.replays for publisher in publishers.values())
         self.closed = False
         self.decoded = 0
-        self._batches: list[KvBatch | None] = []
         self._loop = asyncio.get_running_loop()
         for rank, publisher in publishers.items():
             publisher.hear(self, rank)
         if all(publisher.reachable for publisher in publishers.values()):
             self._loop.call_soon(self._connected)
 
-    def encode(self, batch: KvBatch | None) -> bytes:
-        """A payload that stands for the batch; None: one that cannot be read."""
-        self._batches.append(batch)
-        return len(self._batches).to_bytes(4, "big")
-
     def decode(self, payload: bytes) -> KvBatch:
         self.decoded += 1
-        batch = self._batches[int.from_bytes(payload, "big") - 1]
-        if batch is None:
-            raise ValueError("not readable")
-        return batch
+        for publisher in self.publishers.values():
+            batch = publisher.decode(payload)
+            if batch is not None:
+                return batch
+        raise ValueError("not readable")
 
     def replay(self, rank: int, start: int) -> None:
         self._loop.call_soon(self._answer, rank, start)

@@ -1,0 +1,246 @@
+"""Drives the cursor of one rank's KV events: what arrives waits here, and is worked off in slices.
+
+The cursor decides which batches count, the knowledge what they mean. This file only carries things from one to the
+other, in the order in which they came, and keeps what waits within bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from enginehouse.core.kv import cursor
+from enginehouse.core.kv.knowledge import Knowledge, slices, weight
+from enginehouse.domain.kv import KvEvent, RankKey, Trust
+from enginehouse.ports import KvSubscription
+
+log = structlog.get_logger("enginehouse.kv")
+
+MOST_BATCHES = 16_384
+"""Batches of one rank that may wait: more than the history that engines keep by default (10,000)."""
+MOST_BYTES = 32 * 1024 * 1024
+"""Bytes of one rank's batches that may wait, and again as many that the cursor holds back during a replay."""
+_BYTES_PER_BLOCK = 256
+"""Reading so many bytes of a batch takes about as long as applying one block."""
+
+
+class RankFeed:
+    """One rank's events on their way from a subscription into the knowledge."""
+
+    def __init__(
+        self, key: RankKey, knowledge: Knowledge, loop: asyncio.AbstractEventLoop, stir: Callable[[RankFeed], None]
+    ) -> None:
+        """stir: called when there is something to work off."""
+        self.key = key
+        self._knowledge = knowledge
+        self._loop = loop
+        self._stir = stir
+        self._subscription: KvSubscription | None = None
+        self._rank = key.rank
+        self._checks_rank = False
+        self._state = cursor.CursorState(can_replay=False)
+        self._inbox: deque[tuple[cursor.Event, bytes]] = deque()
+        self._inbox_bytes = 0
+        self._released: deque[tuple[int, bytes]] = deque()
+        """Batches that were held, to be said before anything else."""
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._held_bytes = 0
+        self._slices: Iterator[KvEvent] | None = None
+        """Of the batch that is being applied."""
+        self._asked = 0
+        self._cut_replay = -1
+        """The replay of which something found no room."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = 0.0
+        self._closed = False
+
+    def open(self, subscription: KvSubscription, rank: int, *, checks_rank: bool) -> None:
+        """The subscription is there. rank: what it calls this rank; checks_rank: and what its batches must call it."""
+        self._subscription = subscription
+        self._rank = rank
+        self._checks_rank = checks_rank
+        self._state = cursor.CursorState(can_replay=subscription.can_replay)
+        self._knowledge.believe(self.key, self._state.trust, self._state.reason)
+
+    def close(self) -> None:
+        """Nothing that comes or waits changes anything any more."""
+        self._closed = True
+        self._inbox.clear()
+        self._held.clear()
+        self._released.clear()
+        self._slices = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # What arrives. Nothing is done here but to remember it.
+
+    def live(self, seq: int, payload: bytes) -> None:
+        """A batch as it was published."""
+        if self._room(payload):
+            self._put(cursor.Live(seq, cursor.mark(payload)), payload)
+        elif not self._inbox or not isinstance(self._inbox[-1][0], cursor.Overflowed):
+            self._knowledge.heard(self.key).overflows += 1
+            self.say(cursor.Overflowed())
+
+    def replayed(self, seq: int, payload: bytes) -> None:
+        """A batch that was asked for. One that finds no room is asked for again, when the replay ends."""
+        if self._cut_replay != self._asked and self._room(payload):
+            self._put(cursor.Replayed(self._asked, seq, cursor.mark(payload)), payload)
+        else:
+            self._cut_replay = self._asked
+
+    def replay_ended(self, *, complete: bool) -> None:
+        """No more comes of what was asked for."""
+        self.say(cursor.ReplayEnded(self._asked, complete=complete and self._cut_replay != self._asked))
+
+    def say(self, event: cursor.Event) -> None:
+        """Anything else that happened."""
+        if not self._closed:
+            self._put(event, b"")
+
+    def distrust(self, reason: str) -> None:
+        """Predictions from its events proved wrong."""
+        self.say(cursor.Distrusted(reason))
+
+    def _room(self, payload: bytes) -> bool:
+        return not self._closed and len(self._inbox) < MOST_BATCHES and self._inbox_bytes + len(payload) <= MOST_BYTES
+
+    def _put(self, event: cursor.Event, payload: bytes) -> None:
+        self._inbox.append((event, payload))
+        self._inbox_bytes += len(payload)
+        self._stir(self)
+
+    # What is done about it.
+
+    @property
+    def busy(self) -> bool:
+        """There is something to work off."""
+        return bool(self._inbox or self._released or self._slices is not None)
+
+    def work(self, budget: int) -> int:
+        """Apply about so many blocks; returns how many it was."""
+        left = budget
+        while left > 0 and self.busy:
+            if self._slices is not None:
+                left -= self._apply_next(self._slices)
+            elif self._released:
+                seq, payload = self._released.popleft()
+                left -= self._step(cursor.Held(seq, cursor.mark(payload)), payload)
+            else:
+                event, payload = self._inbox.popleft()
+                self._inbox_bytes -= len(payload)
+                left -= self._step(event, payload)
+        return budget - left
+
+    def _apply_next(self, events: Iterator[KvEvent]) -> int:
+        event = next(events, None)
+        if event is None:
+            self._slices = None
+            self._believe()
+            return 1
+        self._knowledge.apply(self.key, event)
+        return weight(event)
+
+    def _step(self, event: cursor.Event, payload: bytes) -> int:
+        """Say one thing to the cursor and do as it answers; returns the cost, in blocks."""
+        before = self._state
+        now = self._loop.time()
+        if isinstance(event, cursor.Woke):
+            now = max(now, self._wake_at)  # timers may fire a hair early
+        self._state, intents = cursor.step(before, event, now)
+        self._count(before)
+        if self._state.trust in (Trust.NONE, Trust.REPLAYING, Trust.GAP):
+            self._believe()  # at once; better news only when all is applied
+        cost = 1
+        for intent in intents:
+            match intent:
+                case cursor.Clear():
+                    # Another publisher is another process: what we sent the old one is gone with it.
+                    restarted = self._state.counts.restarts > before.counts.restarts
+                    self._knowledge.clear(self.key, sent=restarted)
+                case cursor.Apply():
+                    assert isinstance(event, cursor.Live | cursor.Held | cursor.Replayed)
+                    if isinstance(event, cursor.Live) and event.seq == 0 and self._knowledge.heard(self.key).batches:
+                        self._knowledge.clear(self.key, sent=True)  # another process, however it was met
+                    cost += self._apply(event.seq, payload)
+                case cursor.Hold():
+                    assert isinstance(event, cursor.Live | cursor.Held)
+                    self._hold(event.seq, payload)
+                case cursor.Release():
+                    self._released, self._held, self._held_bytes = self._held, deque(), 0
+                case cursor.Discard():
+                    self._discard()
+                case cursor.AskReplay():
+                    self._asked = intent.ask
+                    if self._subscription is not None:
+                        self._subscription.replay(self._rank, intent.start)
+                case cursor.WakeAt():
+                    self._wake(intent.at)
+                case cursor.Drop():
+                    pass
+        if self._slices is None:
+            self._believe()
+        return cost
+
+    def _apply(self, seq: int, payload: bytes) -> int:
+        assert self._subscription is not None
+        heard = self._knowledge.heard(self.key)
+        try:
+            batch = self._subscription.decode(payload)
+        except ValueError:
+            heard.malformed += 1
+            return self._step(cursor.Undecodable(seq), b"")
+        heard.applied(len(batch.events), self._loop.time())
+        heard.malformed += batch.malformed
+        heard.ignored += batch.ignored
+        if self._checks_rank and batch.rank is not None and batch.rank != self._rank:
+            heard.misdirected += 1
+            if heard.misdirected == 1:
+                log.warning("kv events of another rank", **self._who(), names=batch.rank)
+        self._slices = slices(batch)
+        return len(payload) // _BYTES_PER_BLOCK
+
+    def _hold(self, seq: int, payload: bytes) -> None:
+        if len(self._held) >= MOST_BATCHES or self._held_bytes + len(payload) > MOST_BYTES:
+            self._discard()
+            self._knowledge.heard(self.key).overflows += 1
+            self._step(cursor.Overflowed(), b"")
+        else:
+            self._held.append((seq, payload))
+            self._held_bytes += len(payload)
+
+    def _discard(self) -> None:
+        self._held.clear()
+        self._held_bytes = 0
+
+    def _wake(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake_at = at
+        self._timer = self._loop.call_at(at, self.say, cursor.Woke())
+
+    def _count(self, before: cursor.CursorState) -> None:
+        counts = self._state.counts
+        if counts is not before.counts:
+            heard = self._knowledge.heard(self.key)
+            heard.gaps, heard.lost, heard.replays = counts.gaps, counts.lost, counts.replays
+            heard.restarts, heard.duplicates = counts.restarts, counts.duplicates
+
+    def _believe(self) -> None:
+        """Tell how far the view may be believed now."""
+        trust, reason = self._state.trust, self._state.reason
+        if (trust, reason) != self._believed:
+            news = trust is not self._believed[0]
+            self._believed = trust, reason
+            self._knowledge.believe(self.key, trust, reason)
+            if news:
+                tell = log.warning if trust in (Trust.GAP, Trust.NONE) else log.info
+                tell("kv events", **self._who(), trust=trust.value, reason=reason)
+
+    _believed: tuple[Trust, str] = (Trust.NONE, "")
+
+    def _who(self) -> dict[str, str | int]:
+        return {"engine": self.key.engine_id, "incarnation": self.key.incarnation, "rank": self._rank}
