@@ -250,6 +250,9 @@ class RequestMeter(Protocol):
         May be called again when the engine tells later what was cached.
         """
 
+    def decided(self, rule: str, predicted: int) -> None:
+        """An engine was chosen, by this rule, and is predicted to have so many tokens of the prompt in its cache."""
+
     def retried(self, code: str) -> None:
         """An attempt failed with nothing sent, and another engine is tried."""
 

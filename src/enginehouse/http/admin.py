@@ -9,10 +9,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from enginehouse.core.kv.view import KvView
 from enginehouse.core.openai.answers import ModelEntry, error_body, model_body, models_list
 from enginehouse.core.openai.refusals import printable
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.domain.errors import ModelNotFound
+from enginehouse.http import kv_page
 from enginehouse.service.drain import Readiness
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import EngineView, FeedView
@@ -27,14 +29,23 @@ class Admin:
     """The handlers."""
 
     def __init__(
-        self, fleet: Fleet, models: Models, readiness: Readiness, ledger: Ledger, policy: str, metrics: RenderMetrics
+        self,
+        fleet: Fleet,
+        models: Models,
+        readiness: Readiness,
+        ledger: Ledger,
+        policy: str,
+        metrics: RenderMetrics,
+        kv: Callable[[], KvView] | None = None,
     ) -> None:
+        """kv: what is known of KV caches, where the policy asks for it."""
         self._fleet = fleet
         self._models = models
         self._readiness = readiness
         self._ledger = ledger
         self._policy = policy
         self._metrics = metrics
+        self._kv = kv
 
     async def models(self, request: Request) -> Response:
         return Response(models_list(self._entries()), media_type=JSON)
@@ -78,6 +89,7 @@ class Admin:
         """Every engine and every matched pod: what it is, why it does not serve, what comes next."""
         view = self._fleet.view()
         card, reasons = view.card, self._readiness.reasons()
+        kv = self._kv() if self._kv is not None else None
         body = msgspec.json.encode(
             {
                 "ready": not reasons,
@@ -86,7 +98,8 @@ class Admin:
                 "topology": {"name": view.topology, "why": view.topology_reason},
                 "policy": self._policy,
                 "requests_in_flight": self._ledger.in_flight,
-                "engines": [self._engine(engine) for engine in view.engines],
+                "kv_index": None if kv is None else kv_page.of_index(kv),
+                "engines": [self._engine(engine, kv) for engine in view.engines],
                 "feeds": [_feed(feed) for feed in view.feeds],
             }
         )
@@ -102,7 +115,7 @@ class Admin:
             for name in (card.model, *card.aliases)
         ]
 
-    def _engine(self, engine: EngineView) -> dict[str, Any]:
+    def _engine(self, engine: EngineView, kv: KvView | None) -> dict[str, Any]:
         info = engine.info
         loads = [
             {"rank": rank, "requests": load.requests, "prompt_tokens": load.tokens}
@@ -132,6 +145,7 @@ class Admin:
             "ranks": None if info is None else info.ranks,
             "instance": None if info is None else info.instance_id,
             "version": None if info is None else info.version,
+            "kv": None if kv is None else kv_page.of_engine(kv, engine.engine_id, engine.incarnation),
         }
 
 

@@ -30,18 +30,31 @@ def _lines(page: Page) -> Iterator[str]:
     state = "ready" if page["ready"] else "not ready: " + "; ".join(page["reasons"])
     yield f"{model}, {page['topology']['name']}, {page['policy']}, {page['requests_in_flight']} in flight, {state}"
     yield ""
+    index = page.get("kv_index")
     if page["engines"]:
-        titles = ("NAME", "STATE", "ROLE", "STREAMS", "SINCE", "NEXT", "REASON")
-        yield from table(titles, (engine_row(engine) for engine in page["engines"]))
+        titles = ("NAME", "STATE", "ROLE", "STREAMS", "SINCE", "NEXT", *(("KV",) if index else ()), "REASON")
+        yield from table(titles, (engine_row(engine, with_kv=bool(index)) for engine in page["engines"]))
     else:
         yield "no engines"
+    if index:
+        used, most = index["blocks"], index["limit_blocks"]
+        memory = index["memory_bytes"] / 1e6
+        yield ""
+        yield f"KV index: {used} of {most} blocks, {memory:.1f} MB, {index['evicted_blocks']} evicted"
+        notes = [note for engine in page["engines"] for note in kv_notes(engine)]
+        if notes:
+            yield ""
+            yield from table(("NAME", "RANK", "KV", "WHY"), notes)
     if page["feeds"]:
         yield ""
         yield from table(("FEED", "STATE", "AGE", "LISTINGS", "NEXT", "ERROR"), map(feed_row, page["feeds"]))
 
 
-def engine_row(engine: Page) -> tuple[str, ...]:
-    """One engine in cells. NEXT is the next thing that happens by itself: a try, the end of a drain or of a respite."""
+def engine_row(engine: Page, *, with_kv: bool = False) -> tuple[str, ...]:
+    """One engine in cells. NEXT is the next thing that happens by itself: a try, the end of a drain or of a respite.
+
+    KV is how far its KV events are believed, and how many blocks it holds by them.
+    """
     coming = (
         ("try in ", engine["next_try_seconds"]),
         ("cut in ", engine["drain_left_seconds"]),
@@ -54,8 +67,37 @@ def engine_row(engine: Page) -> tuple[str, ...]:
         str(engine["streams"]),
         duration(engine["state_seconds"]),
         next((words + duration(seconds) for words, seconds in coming if seconds is not None), "-"),
+        *((kv_cell(engine["kv"] or ()),) if with_kv else ()),
         engine["reason"] or "",
     )
+
+
+def kv_cell(ranks: Sequence[Page]) -> str:
+    """The ranks of one engine in a few words: `synced 1200`, `approximate`, `synced 5100, 7 of 8`."""
+    if not ranks:
+        return "-"
+    by_events = [rank for rank in ranks if rank["policy"] == "events"]
+    if not by_events:
+        return "approximate"
+    trusts = sorted({str(rank["trust"]) for rank in by_events})
+    told = f"{'/'.join(trusts)} {sum(rank['blocks'] for rank in by_events)}"
+    return told if len(by_events) == len(ranks) else f"{told}, {len(by_events)} of {len(ranks)}"
+
+
+def kv_notes(engine: Page) -> Iterator[tuple[str, ...]]:
+    """For each rank what is worth knowing: why its events do not count, why they may not tell all, what is odd."""
+    for rank in engine["kv"] or ():
+        why = []
+        if rank["policy"] != "events":
+            why.append(str(rank["policy_reason"]))
+        elif rank["trust_reason"]:
+            why.append(str(rank["trust_reason"]))
+        if rank["block_sizes_disagree"]:
+            why.append(f"its events come in blocks of {rank['block_size']}, which is not what it told")
+        if rank["misdirected"]:
+            why.append(f"{rank['misdirected']} batches name another rank: are the ports right?")
+        if why:
+            yield engine["name"], str(rank["rank"]), str(rank["trust"]), "; ".join(why)
 
 
 def feed_row(feed: Page) -> tuple[str, ...]:

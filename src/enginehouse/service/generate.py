@@ -156,6 +156,7 @@ class Generator:
                 continue
             attempts += 1
             hold_until = None
+            meter.decided(decision.rule, decision.predicted)
             if request.decided is not None:
                 request.decided(decision)
             await self._attempt(request, prompt, answer, attempt, member, decision, release)
@@ -180,6 +181,8 @@ class Generator:
             raise NoEngine(NO_HANDOVER)
         try:
             prompt = self._prompt(request, asyncio.get_running_loop().time())
+            if prompt is None:
+                prompt = PlainPrompt(len(request.token_ids), request.session)
             return self._router.choose(self._pool(), prompt=prompt, explain=True)
         except AllFull:
             raise Overloaded(ALL_FULL, retry_after=1) from None

@@ -10,8 +10,12 @@ from enginehouse.adapters.metrics import Metrics
 from enginehouse.adapters.metrics.counts import Buckets, Codes
 from enginehouse.adapters.metrics.meters import RequestCounts
 from enginehouse.adapters.metrics.table import ENDPOINTS, MAX_CODES, TABLE
+from enginehouse.core.kv.accuracy import ERROR_BOUNDS
+from enginehouse.core.kv.view import Heard, KvView, Policy
 from enginehouse.domain.feed import FeedStatus
+from enginehouse.domain.kv import Trust
 from enginehouse.service.membership import Counters, EngineView, FeedView, FleetView, State, Topology
+from tests.unit.kv_views import known, rank_view
 
 
 class Clock:
@@ -69,14 +73,19 @@ class FakeFleet:
         return self.shown
 
 
-def make(view: FleetView | None = None, counters: Counters | None = None, ready: bool = True) -> Metrics:
-    return Metrics(FakeFleet(view or fleet(), counters), ready=lambda: ready, process=False)
+def make(
+    view: FleetView | None = None, counters: Counters | None = None, ready: bool = True, kv: KvView | None = None
+) -> Metrics:
+    seen = None if kv is None else lambda: kv
+    return Metrics(FakeFleet(view or fleet(), counters), ready=lambda: ready, kv=seen, process=False)
 
 
 def test_what_is_exposed_is_the_table_and_nothing_else() -> None:
-    body, _ = make(fleet(engine("a"))).render()
+    body, _ = make(fleet(engine("a")), kv=known(rank_view("a"))).render()
     found = {(family.name, family.type) for family in text_string_to_metric_families(body.decode())}
     assert found == {(row.name, row.kind) for row in TABLE}
+    body, _ = make(fleet(engine("a"))).render()
+    assert "_kv_" not in body.decode(), "of a policy that does not ask"
 
 
 def test_names_follow_the_conventions_and_every_row_is_explained() -> None:
@@ -250,3 +259,101 @@ def test_a_bounded_code_keeps_counting_what_it_knew() -> None:
 
 def test_endpoints_end_with_other() -> None:
     assert ENDPOINTS[-1] == "other"
+
+
+def test_choices_and_predictions_are_counted_beside_what_engines_report() -> None:
+    metrics = make()
+    meter = metrics.requests.begin("/v1/completions")
+    meter.decided("best", 96)
+    meter.retried("engine_unavailable")
+    meter.decided("near-tie", 64)
+    meter.prompt(100)
+    meter.prompt(100, cached=48)
+    meter.end(200)
+    meter.decided("best", 32)
+    refused = metrics.requests.begin("/v1/completions")
+    refused.decided("near-tie", 16)
+    refused.end(503, "no_engine")
+    assert value(metrics, "enginehouse_decisions_total", rule="best") == 1
+    assert value(metrics, "enginehouse_decisions_total", rule="near-tie") == 2
+    assert value(metrics, "enginehouse_predicted_cached_tokens_total") == 64, "of the attempt that was taken up"
+    assert value(metrics, "enginehouse_cached_tokens_total") == 48
+
+
+def test_k4_k6_each_rank_shows_what_it_rests_on_and_what_befell_it() -> None:
+    sick = rank_view(
+        "a",
+        rank=1,
+        trust=Trust.GAP,
+        policy=Policy.APPROXIMATE,
+        blocks=0,
+        event_age=None,
+        correction=0.5,
+        orphans=4,
+        heard=Heard(batches=7, events=21, gaps=3, lost=2, replays=5, restarts=1, malformed=6, misdirected=8),
+    )
+    fine = rank_view("a", blocks=12, event_age=2.5, predicted_tokens=160, reported_tokens=150)
+    metrics = make(fleet(engine("a"), engine("b")), kv=known(fine, sick, blocks=12, limit=100, memory=999, evicted=3))
+    assert value(metrics, "enginehouse_kv_trust", engine="a", rank="0", trust="synced") == 1
+    assert value(metrics, "enginehouse_kv_trust", engine="a", rank="1", trust="gap") == 1
+    assert value(metrics, "enginehouse_kv_policy", engine="a", rank="0", policy="events") == 1
+    assert value(metrics, "enginehouse_kv_policy", engine="a", rank="1", policy="approximate") == 1
+    found = samples(metrics)
+    assert not [key for key in found if dict(key[1]).get("engine") == "b" and "kv" in key[0]]
+    assert [found[key] for key in found if key[0] == "enginehouse_kv_event_age_seconds"] == [2.5], (
+        "no age before events"
+    )
+    assert value(metrics, "enginehouse_kv_blocks", engine="a", rank="0") == 12
+    assert value(metrics, "enginehouse_kv_batches_total", engine="a", rank="1") == 7
+    assert value(metrics, "enginehouse_kv_events_total", engine="a", rank="1") == 21
+    incidents = {
+        "gap": 3,
+        "lost": 2,
+        "replay": 5,
+        "restart": 1,
+        "malformed": 6,
+        "misdirected": 8,
+        "orphan": 4,
+        "overflow": 0,
+        "duplicate": 0,
+    }
+    for incident, count in incidents.items():
+        got = value(metrics, "enginehouse_kv_incidents_total", engine="a", rank="1", incident=incident)
+        assert got == count, incident
+    assert value(metrics, "enginehouse_kv_correction", engine="a", rank="1") == 0.5
+    assert value(metrics, "enginehouse_kv_predicted_tokens_total", engine="a", rank="0") == 160
+    assert value(metrics, "enginehouse_kv_reported_tokens_total", engine="a", rank="0") == 150
+    assert value(metrics, "enginehouse_kv_index_blocks") == 12
+    assert value(metrics, "enginehouse_kv_index_limit_blocks") == 100
+    assert value(metrics, "enginehouse_kv_index_bytes") == 999
+    assert value(metrics, "enginehouse_kv_index_evicted_total") == 3
+
+
+def test_how_far_predictions_were_off_is_a_histogram_around_zero() -> None:
+    errors = [0] * len(ERROR_BOUNDS)
+    errors[ERROR_BOUNDS.index(0.0)], errors[ERROR_BOUNDS.index(-0.25)] = 5, 2
+    metrics = make(fleet(engine("a")), kv=known(rank_view("a", errors=tuple(errors))))
+    below, exact, all_ = (
+        value(metrics, "enginehouse_kv_prediction_error_bucket", engine="a", rank="0", le=le)
+        for le in ("-0.1", "0.0", "+Inf")
+    )
+    assert (below, exact, all_) == (2, 7, 7)
+
+
+def test_s6_a_thousand_ranks_that_came_and_went_leave_no_series() -> None:
+    shown = FakeFleet(fleet(engine("new")))
+    seen = [known(rank_view("new"))]
+    metrics = Metrics(shown, ready=lambda: True, kv=lambda: seen[0], process=False)
+    few = len(samples(metrics))
+    for number in range(100):
+        shown.shown = fleet(*(engine(f"e{number}-{n}") for n in range(10)))
+        seen[0] = known(*(rank_view(f"e{number}-{n}") for n in range(10)))
+        metrics.render()
+    shown.shown, seen[0] = fleet(engine("new")), known(rank_view("new"), rank_view("gone"))
+    assert len(samples(metrics)) == few
+
+
+def test_k2_of_two_incarnations_of_one_name_the_newer_is_shown() -> None:
+    view = fleet(engine("a", State.DRAINING), engine("a", incarnation=2))
+    metrics = make(view, kv=known(rank_view("a", incarnation=2, blocks=3), rank_view("a", blocks=900)))
+    assert value(metrics, "enginehouse_kv_blocks", engine="a", rank="0") == 3

@@ -13,6 +13,7 @@ import pytest
 import enginehouse.mock
 from enginehouse.adapters.metrics import Metrics
 from enginehouse.adapters.tokenizer import load_tokenizer
+from enginehouse.core.kv.view import KvView
 from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.policy import RoutingSettings
@@ -43,6 +44,7 @@ class Edge:
         name: str | None = None,
         hold: float = 0.05,
         routing: RoutingSettings = RoutingSettings(),  # noqa: B008 - frozen
+        kv: Callable[[], KvView] | None = None,
         **options: Any,
     ) -> None:
         """options: those of the edge."""
@@ -65,7 +67,7 @@ class Edge:
         self.models = Models(self.fleet, find, name=name, patience=hold, retry_after=0.05)
         self.readiness = Readiness(self.fleet, self.models)
         metrics = Metrics(self.fleet, ready=lambda: not self.readiness.reasons())
-        admin = Admin(self.fleet, self.models, self.readiness, self.ledger, "least-loaded", metrics.render)
+        admin = Admin(self.fleet, self.models, self.readiness, self.ledger, "least-loaded", metrics.render, kv)
         self.app = build(self.models, generator, metrics.requests, admin, EdgeOptions(20_000, 20, **options))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://edge", timeout=20)
 

@@ -59,6 +59,8 @@ class Meter:
 
     def prompt(self, tokens: int, cached: int = 0) -> None: ...
 
+    def decided(self, rule: str, predicted: int) -> None: ...
+
     def retried(self, code: str) -> None:
         self.retries.append(code)
 

@@ -13,7 +13,9 @@ from prometheus_client.registry import Collector
 import enginehouse
 from enginehouse.adapters.metrics import table
 from enginehouse.adapters.metrics.collect import fleet_families, numbers, request_families
+from enginehouse.adapters.metrics.collect_kv import kv_families
 from enginehouse.adapters.metrics.meters import RequestCounts
+from enginehouse.core.kv.view import KvView
 from enginehouse.service.membership import Counters, FleetView
 
 __all__ = ["Metrics"]
@@ -30,13 +32,22 @@ class Fleet(Protocol):
 class Metrics(Collector):
     """All metrics of one frontend. `requests` is the `Meters` port; `render` is what `/metrics` answers.
 
-    ready: what `/readyz` would say; process: with the operating system's view of this process.
+    ready: what `/readyz` would say; kv: what is known of KV caches, where the policy asks for it; process: with the
+    operating system's view of this process.
     """
 
-    def __init__(self, fleet: Fleet, *, ready: Callable[[], bool], process: bool = True) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        ready: Callable[[], bool],
+        kv: Callable[[], KvView] | None = None,
+        process: bool = True,
+    ) -> None:
         self.requests = RequestCounts()
         self._fleet = fleet
         self._ready = ready
+        self._kv = kv
         self._registry = CollectorRegistry()
         self._registry.register(self)
         if process:
@@ -50,7 +61,10 @@ class Metrics(Collector):
         """Called by the registry for each scrape."""
         yield numbers(table.INFO, {(enginehouse.__version__,): 1})
         yield from request_families(self.requests)
-        yield from fleet_families(self._fleet.view(), self._fleet.counters)
+        view = self._fleet.view()
+        yield from fleet_families(view, self._fleet.counters)
+        if self._kv is not None:
+            yield from kv_families(self._kv(), view)
         yield numbers(table.READY, {(): int(self._ready())})
 
     def describe(self) -> Iterator[Family]:

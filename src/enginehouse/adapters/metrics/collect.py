@@ -25,6 +25,8 @@ def request_families(counts: RequestCounts) -> Iterator[Family]:
     yield numbers(t.PROMPT, {(): counts.prompt_tokens})
     yield histograms(t.PROMPT_LENGTH, {(): counts.prompt_length})
     yield numbers(t.CACHED, {(): counts.cached_tokens})
+    yield numbers(t.PREDICTED, {(): counts.predicted_tokens})
+    yield numbers(t.DECISIONS, _one_label(counts.decisions))
     yield numbers(t.COMPLETION, {(): counts.completion_tokens})
     yield histograms(t.FIRST_TOKEN, {(): counts.first_token})
     yield histograms(t.BETWEEN_TOKENS, {(): counts.between_tokens})

@@ -36,6 +36,8 @@ class RequestCounts:
         self.prompt_length = Buckets(PROMPT_TOKENS)
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.predicted_tokens = 0
+        self.decisions: dict[str, int] = {}
         self.completion_tokens = 0
         self.retries = Codes()
         self.cuts = Codes()
@@ -49,7 +51,7 @@ class RequestCounts:
 class Meter:
     """One request's share of the counts; implements the `RequestMeter` port."""
 
-    __slots__ = ("_cached", "_counts", "_endpoint", "_last", "_open", "_start")
+    __slots__ = ("_cached", "_counts", "_endpoint", "_last", "_open", "_predicted", "_start")
 
     def __init__(self, counts: RequestCounts, endpoint: str) -> None:
         self._counts = counts
@@ -57,6 +59,7 @@ class Meter:
         self._start = counts.clock()
         self._last: float | None = None
         self._cached: int | None = None
+        self._predicted = 0
         self._open = True
         counts.in_flight[endpoint] += 1
         counts.waiting[endpoint] += 1
@@ -81,9 +84,16 @@ class Meter:
         if self._cached is None:
             counts.prompt_tokens += tokens
             counts.prompt_length.observe(tokens)
+            counts.predicted_tokens += self._predicted
         # Some engines say what was cached with the last message only: a later call adds what an earlier one lacked.
         counts.cached_tokens += cached - (self._cached or 0)
         self._cached = cached
+
+    def decided(self, rule: str, predicted: int) -> None:
+        if self._open:
+            decisions = self._counts.decisions
+            decisions[rule] = decisions.get(rule, 0) + 1
+            self._predicted = predicted
 
     def retried(self, code: str) -> None:
         if self._open:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from enginehouse.core.kv.accuracy import ERROR_BOUNDS
+
 Kind = Literal["counter", "gauge", "histogram"]
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "other")
@@ -62,6 +64,19 @@ PROMPT_LENGTH = Metric(
     "enginehouse_prompt_length_tokens", "histogram", (), "Tokens in one prompt that an engine took up.", PROMPT_TOKENS
 )
 CACHED = Metric("enginehouse_cached_tokens", "counter", (), "Prompt tokens that engines took from their prefix caches.")
+PREDICTED = Metric(
+    "enginehouse_predicted_cached_tokens",
+    "counter",
+    (),
+    "Prompt tokens that the chosen engine was predicted to have cached, of the prompts that were taken up. Policy kv.",
+)
+DECISIONS = Metric(
+    "enginehouse_decisions",
+    "counter",
+    ("rule",),
+    "Choices of an engine, each attempt one, by the rule that decided: policy (weighs no costs), only-one, affinity, "
+    "best, near-tie, temperature.",
+)
 COMPLETION = Metric("enginehouse_completion_tokens", "counter", (), "Tokens that engines generated for clients.")
 FIRST_TOKEN = Metric(
     "enginehouse_first_token_seconds",
@@ -120,6 +135,61 @@ FEED_AGE = Metric(
 FEED_SYNCED = Metric("enginehouse_feed_synced", "gauge", ("feed",), "1 once the feed has listed, else 0.")
 FEED_FAILING = Metric("enginehouse_feed_failing", "gauge", ("feed",), "1 while a failure of the feed stands, else 0.")
 LISTINGS = Metric("enginehouse_feed_listings", "counter", ("feed",), "Complete listings that the feed has made.")
+_RANK = ("engine", "rank")
+KV_TRUST = Metric(
+    "enginehouse_kv_trust",
+    "gauge",
+    (*_RANK, "trust"),
+    "1 for how far a rank's KV events are believed now: none, replaying, synced, partial, gap. This and what follows: "
+    "policy kv alone, ranks without numbers are rank 0.",
+)
+KV_POLICY = Metric(
+    "enginehouse_kv_policy",
+    "gauge",
+    (*_RANK, "policy"),
+    "1 for what predictions for a rank rest on now: events, or approximate (on what it was sent).",
+)
+KV_EVENT_AGE = Metric(
+    "enginehouse_kv_event_age_seconds",
+    "gauge",
+    _RANK,
+    "Seconds since the last batch of KV events of a rank; no series before the first. Idle engines are silent.",
+)
+KV_BATCHES = Metric("enginehouse_kv_batches", "counter", _RANK, "Batches of KV events applied.")
+KV_EVENTS = Metric("enginehouse_kv_events", "counter", _RANK, "KV events applied.")
+KV_INCIDENTS = Metric(
+    "enginehouse_kv_incidents",
+    "counter",
+    (*_RANK, "incident"),
+    "What befell a rank's stream of KV events: gap (batches missing), replay (asked for), lost (a gap that could not "
+    "be mended), restart, overflow, duplicate, orphan (a run whose parent is unknown), malformed, misdirected (of "
+    "another rank).",
+)
+KV_BLOCKS = Metric("enginehouse_kv_blocks", "gauge", _RANK, "Blocks that a rank holds by its KV events.")
+KV_CORRECTION = Metric(
+    "enginehouse_kv_correction", "gauge", _RANK, "Factor for predictions of a rank, from what its engine reported."
+)
+KV_PREDICTED = Metric(
+    "enginehouse_kv_predicted_tokens",
+    "counter",
+    _RANK,
+    "Cached tokens predicted for prompts of which the engine then said how many it had.",
+)
+KV_REPORTED = Metric("enginehouse_kv_reported_tokens", "counter", _RANK, "Cached tokens that it said it had for them.")
+KV_ERROR = Metric(
+    "enginehouse_kv_prediction_error",
+    "histogram",
+    _RANK,
+    "(reported - predicted cached tokens) / prompt tokens, one observation per such prompt; 0 is exact, below it the "
+    "prediction promised too much.",
+    ERROR_BOUNDS,
+)
+KV_INDEX_BLOCKS = Metric(
+    "enginehouse_kv_index_blocks", "gauge", (), "Blocks in the index, each rank that holds one counted."
+)
+KV_INDEX_LIMIT = Metric("enginehouse_kv_index_limit_blocks", "gauge", (), "Most blocks that the index takes.")
+KV_INDEX_BYTES = Metric("enginehouse_kv_index_bytes", "gauge", (), "Memory of the index, reckoned from counts.")
+KV_EVICTED = Metric("enginehouse_kv_index_evicted", "counter", (), "Blocks forgotten because the index was full.")
 READY = Metric("enginehouse_ready", "gauge", (), "1 while /readyz answers 200, else 0.")
 
 TABLE: tuple[Metric, ...] = (
@@ -131,6 +201,8 @@ TABLE: tuple[Metric, ...] = (
     PROMPT,
     PROMPT_LENGTH,
     CACHED,
+    PREDICTED,
+    DECISIONS,
     COMPLETION,
     FIRST_TOKEN,
     BETWEEN_TOKENS,
@@ -148,5 +220,20 @@ TABLE: tuple[Metric, ...] = (
     FEED_SYNCED,
     FEED_FAILING,
     LISTINGS,
+    KV_TRUST,
+    KV_POLICY,
+    KV_EVENT_AGE,
+    KV_BATCHES,
+    KV_EVENTS,
+    KV_INCIDENTS,
+    KV_BLOCKS,
+    KV_CORRECTION,
+    KV_PREDICTED,
+    KV_REPORTED,
+    KV_ERROR,
+    KV_INDEX_BLOCKS,
+    KV_INDEX_LIMIT,
+    KV_INDEX_BYTES,
+    KV_EVICTED,
     READY,
 )
