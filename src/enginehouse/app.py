@@ -20,10 +20,12 @@ from enginehouse.adapters.engines import EngineConnector
 from enginehouse.adapters.engines_file import FileFeed
 from enginehouse.adapters.fixed import FixedFeed
 from enginehouse.adapters.kube import KubeConfigError, PodFeed, open_api
+from enginehouse.adapters.kv_events import ZmqKvEvents
 from enginehouse.adapters.link import Link
 from enginehouse.adapters.logs import setup_logs
 from enginehouse.adapters.metrics import Metrics
 from enginehouse.adapters.tokenizer import TokenizerError, load_tokenizer
+from enginehouse.core.kv.knowledge import Knowledge
 from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.domain.engine import InvalidTarget, Role, Target
@@ -36,12 +38,16 @@ from enginehouse.ports import Feed, Tokenizer
 from enginehouse.service.drain import Readiness, leave
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.generate import Generator
+from enginehouse.service.kv import KvFollower
 from enginehouse.service.membership import Member
 from enginehouse.service.models import LoadTokenizer, Models, TokenizerUnavailable
 from enginehouse.settings import Settings
 from enginehouse.settings.engines import TopologyName
 
 log = structlog.get_logger("enginehouse.app")
+
+_START = 60.0
+"""Seconds after which the log says, as a warning, what the first engines are still missing. Nothing waits for them."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
     if any((link_settings.ca, link_settings.cert, link_settings.key)):
         link_settings.tls_context()  # a bad file stops the start, not the first engine
     fleet = Fleet(
-        EngineConnector(lambda target: Link(target, link_settings, loop=loop), settings.probe),
+        EngineConnector(lambda target: Link(target, link_settings, loop=loop), settings.probe, settings.kv_sources),
         feeds if feeds is not None else open_feeds(settings),
         settings.membership,
         model=settings.fleet.model,
@@ -77,7 +83,12 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
         rng=random,
     )
     ledger = Ledger()
-    generator = Generator(fleet, ledger, settings.requests, settings.routing, rng=random)
+    knowledge = Knowledge(settings.kv) if settings.routing.policy == "kv" else None
+    kv_events = ZmqKvEvents(settings.kv_events)
+    kv = KvFollower(knowledge, kv_events, fleet.engine) if knowledge is not None else None
+    if kv is not None:
+        kv.follow(fleet.runtime_configs)
+    generator = Generator(fleet, ledger, settings.requests, settings.routing, rng=random, knowledge=knowledge)
     models = Models(
         fleet,
         tokenizer_finder(settings.fleet.tokenizer),
@@ -85,8 +96,9 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
         patience=settings.requests.hold_timeout,
     )
     readiness = Readiness(fleet, models)
-    metrics = Metrics(fleet, ready=lambda: not readiness.reasons())
-    admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render)
+    kv_view = kv.view if kv is not None else None
+    metrics = Metrics(fleet, ready=lambda: not readiness.reasons(), kv=kv_view)
+    admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render, kv=kv_view)
     edge = EdgeOptions(
         settings.http.max_body_bytes,
         settings.http.body_timeout,
@@ -117,9 +129,10 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
         return leaving[0]
 
     async with asyncio.TaskGroup() as tasks:
-        running = [
+        running: list[asyncio.Task[None] | asyncio.Task[tuple[str, ...]]] = [
             tasks.create_task(fleet.run(), name="fleet"),
             tasks.create_task(models.run(), name="models"),
+            tasks.create_task(fleet.ready(_START), name="ready"),
         ]
         try:
             yield Frontend(server.port, fleet, models, readiness, start_leaving)
@@ -129,6 +142,9 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
             readiness.leaving = True
             await server.close(0)
             await fleet.close(0)
+            if kv is not None:
+                kv.close()
+            kv_events.close()
             for task in running:
                 task.cancel()
 

@@ -12,11 +12,14 @@ from typing import Annotated
 
 import cyclopts
 
+from enginehouse.adapters.engines.kv_sources import KvSourceSettings
 from enginehouse.adapters.engines.protocol import ProbeSettings
 from enginehouse.adapters.engines_file import EnginesFileSettings
 from enginehouse.adapters.kube.settings import KubeSettings
+from enginehouse.adapters.kv_events.settings import KvEventSettings
 from enginehouse.adapters.link.settings import LinkSettings
 from enginehouse.adapters.logs import LogSettings
+from enginehouse.core.kv.settings import KvSettings
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
@@ -64,6 +67,9 @@ class Settings:
     membership: Annotated[MembershipSettings, flat()] = field(default_factory=MembershipSettings)
     probe: Annotated[ProbeSettings, flat()] = field(default_factory=ProbeSettings)
     link: Annotated[LinkSettings, flat("link")] = field(default_factory=LinkSettings)
+    kv_sources: Annotated[KvSourceSettings, flat()] = field(default_factory=KvSourceSettings)
+    kv: Annotated[KvSettings, flat()] = field(default_factory=KvSettings)
+    kv_events: Annotated[KvEventSettings, flat("kv-events")] = field(default_factory=KvEventSettings)
     logs: Annotated[LogSettings, flat()] = field(default_factory=LogSettings)
 
     def validate(self) -> None:
