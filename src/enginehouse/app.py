@@ -145,8 +145,8 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
             if kv is not None:
                 kv.close()
             kv_events.close()
-            for task in running:
-                task.cancel()
+            for duty in running:
+                duty.cancel()
 
 
 def run(settings: Settings) -> int:

@@ -124,6 +124,10 @@ class Expected:
 
     def depth(self, keys: Sequence[int], now: float) -> int:
         """Blocks at the prompt's head that the rank is about to hold."""
+        self.expire(now)
+        return depth(keys, self._counts)
+
+    def expire(self, now: float) -> None:
+        """Let go what is overdue."""
         while self._due and self._due[0][0] <= now:
             self.drop(self._due.popleft()[1])
-        return depth(keys, self._counts)

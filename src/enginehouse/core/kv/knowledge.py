@@ -199,6 +199,7 @@ def weight(event: KvEvent) -> int:
 
 def _view(rank: Rank, now: float) -> RankView:
     heard = rank.heard
+    rank.expected.expire(now)
     return RankView(
         key=rank.key,
         trust=rank.trust,
