@@ -67,8 +67,11 @@ def _gap(state: CursorState, batch: Live | Held, now: float) -> Step:
 
 def ask(state: CursorState, now: float) -> Step:
     """Ask for what comes after the view; when its publisher is in doubt, for its last batch again too."""
-    assert state.cursor is not None
-    start = state.cursor if state.doubt else state.cursor + 1
+    cursor = state.cursor
+    assert cursor is not None
+    if state.suspect:
+        state = replace(state, doubt=True, suspect=False)
+    start = cursor if state.doubt else cursor + 1
     state = replace(count(state, replays=1), asks=state.asks + 1, replay=Replay(state.asks + 1))
     if start == 0:
         state = replace(state, whole_at=now)
@@ -114,7 +117,7 @@ def of_another(state: CursorState) -> Step:
 def emptied(state: CursorState) -> Step:
     """Void the view: any batch may be its first."""
     cleared: tuple[Intent, ...] = () if state.empty else (Clear(),)
-    return replace(state, cursor=None, mark=b"", cut="", doubt=False), cleared
+    return replace(state, cursor=None, mark=b"", cut="", doubt=False, suspect=False), cleared
 
 
 def mistrust(state: CursorState, reason: str) -> CursorState:

@@ -24,6 +24,8 @@ def replayed(state: CursorState, batch: Replayed, now: float) -> Step:
     if batch.seq == state.live and batch.mark != state.live_mark:
         state, cleared = of_another(state)
         return state, (Drop(), *cleared, Release())
+    if batch.seq == state.live:
+        state = replace(state, suspect=False)
     if batch.seq <= cursor:
         if state.doubt and batch.seq == cursor:
             if batch.mark != state.mark:
@@ -35,7 +37,7 @@ def replayed(state: CursorState, batch: Replayed, now: float) -> Step:
     if replay.heard:
         return replace(state, replay=replace(replay, hole=True)), (Drop(),)
     # It begins later than what was asked for: that is no longer to be had.
-    lost = batch.seq - cursor - 1
+    lost, suspect = batch.seq - cursor - 1, state.suspect
     state, cleared = emptied(state)
     if not cleared:
         cut = f"the replay begins with batch {batch.seq}: what came before is not known"
@@ -44,7 +46,7 @@ def replayed(state: CursorState, batch: Replayed, now: float) -> Step:
         state = count(state, lost=lost)
     else:
         cut = f"the connection was lost, and the replay begins with batch {batch.seq}"
-    return _take(replace(state, cut=cut), replay, batch), (*cleared, Apply())
+    return _take(replace(state, cut=cut, suspect=suspect), replay, batch), (*cleared, Apply())
 
 
 def _take(state: CursorState, replay: Replay, batch: Replayed) -> CursorState:
@@ -63,11 +65,11 @@ def replay_ended(state: CursorState, ended: ReplayEnded, now: float) -> Step:
         return ask(state, now) if replay.progress else _silent(state, now)
     if state.doubt:
         return _another(state, (), now)  # it has not come so far yet
-    if cursor >= state.owed and not replay.hole and not replay.overflowed:
+    if cursor >= state.owed and not (replay.hole or replay.overflowed or state.suspect):
         trust = Trust.PARTIAL if state.cut else Trust.SYNCED
         state = replace(state, replay=None, owed=NOTHING, tries=0, rounds=0, trust=trust, reason=state.cut)
         return state, (Release(),)
-    if replay.progress or replay.overflowed:
+    if replay.progress or replay.overflowed or state.suspect:
         return ask(state, now)
     return _unmendable(state)
 

@@ -63,6 +63,9 @@ class CursorState:
     """Why the view may lack blocks that the rank holds. Empty: it has seen every batch since 0."""
     doubt: bool = False
     """The connection is another than that which brought the view: is the publisher?"""
+    suspect: bool = False
+    """The first live batch of this connection had a number that the view has already. Either the replay was faster, or
+    a new publisher has begun and the connection did not show it. The next replay must tell."""
     live: int = NOTHING
     """The last live batch of this connection."""
     live_mark: bytes = b""
@@ -101,6 +104,7 @@ class CursorState:
         assert self.retry_at is None or (self.connected and self.can_ask)
         assert (self.replay is None and self.retry_at is None) or self.cursor is not None
         assert not self.doubt or not (self.empty or self.flowing)
+        assert not self.suspect or not (self.empty or self.flowing)
         match self.trust:
             case Trust.SYNCED:
                 assert self.flowing

@@ -96,26 +96,21 @@ def _live(state: CursorState, batch: Live, now: float) -> Step:
         return _restarted(state, batch, now)
     if seq == before:
         return count(state, duplicates=1), (Drop(),)
+    at_cursor = seq == state.cursor and not state.doubt
+    if at_cursor and batch.mark != state.mark:
+        return _restarted(state, batch, now)
+    suspect = before == NOTHING and state.cursor is not None and seq <= state.cursor and not at_cursor
+    state = replace(state, live=seq, live_mark=batch.mark, suspect=state.suspect or suspect)
     if state.flowing:
-        if seq == state.cursor and batch.mark != state.mark:
-            return _restarted(state, batch, now)
-        state = replace(state, live=seq, live_mark=batch.mark)
-        if before == NOTHING and state.can_ask and state.cursor is not None and seq < state.cursor:
-            return _suspect(state, now)
-        return flow(state, batch, now)
-    state = replace(state, live=seq, live_mark=batch.mark)
+        if not suspect:
+            return flow(state, batch, now)
+        state, asked = ask(mistrust(state, f"batch {seq} came late: is it still the same publisher?"), now)
+        return replace(state, owed=seq), (Drop(), *asked)
     if state.retry_at is not None:
         return replace(state, owed=seq), (Drop(),)
     if seq != before + 1:
         state = replace(state, owed=max(state.owed, seq - 1))
     return _hold(state, seq)
-
-
-def _suspect(state: CursorState, now: float) -> Step:
-    """The first live batch has a known number: overtaken by the replay, or sent by another publisher since."""
-    state = mistrust(state, f"batch {state.live} came late: is it still the same publisher?")
-    state, asked = ask(replace(state, doubt=True, owed=state.live), now)
-    return state, (Drop(), *asked)
 
 
 def _held(state: CursorState, batch: Held, now: float) -> Step:
@@ -168,7 +163,7 @@ def _lost(state: CursorState, lost: Lost) -> Step:
     had_view = not state.empty
     intents: tuple[Intent, ...] = (Discard(),) if state.replay is not None else ()
     if had_view and state.can_ask and not lost.permanent:
-        state = replace(state, doubt=True)
+        state = replace(state, doubt=True, suspect=False)
     else:
         state, cleared = emptied(state)
         intents = (*cleared, *intents)
