@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from enginehouse.domain.kv import Stored
@@ -30,7 +31,7 @@ def pack(tokens: Sequence[int]) -> bytes:
     """Token ids as 4 bytes each, little-endian; `struct.error` for what is no unsigned 32-bit number."""
     if isinstance(tokens, array) and tokens.typecode == "I":
         return tokens.tobytes()
-    return struct.pack(f"<{len(tokens)}I", *tokens)
+    return _words(len(tokens)).pack(*tokens)
 
 
 def root(scheme: Scheme, namespace: str = "") -> int:
@@ -45,14 +46,26 @@ def keys(packed: bytes, scheme: Scheme, namespace: str = "") -> list[int]:
 
 def extend(parent: int, packed: bytes, scheme: Scheme, extras: Sequence[bytes | None] | None = None) -> list[int]:
     """Keys of the full blocks in `packed` that follow the block with key `parent`; `extras` are mixed in."""
-    blocks = _cut(packed, scheme)
+    step = scheme.block_size * BYTES_PER_TOKEN
+    if extras is None and not scheme.pairs:
+        return chain(parent, packed, step)
+    more = BYTES_PER_TOKEN * scheme.pairs
+    blocks = [packed[at : at + step + more] for at in range(0, len(packed) - step - more + 1, step)]
     key = parent
-    if extras is None or not any(extras):
-        return [key := hash((key, block)) for (block,) in blocks]
+    if extras is None:
+        return [key := hash((key, block)) for block in blocks]
     return [
-        key := hash((key, block, extra) if extra else (key, block))
-        for (block,), extra in zip(blocks, extras, strict=True)
+        key := hash((key, block, extra) if extra else (key, block)) for block, extra in zip(blocks, extras, strict=True)
     ]
+
+
+def chain(parent: int, packed: bytes, step: int) -> list[int]:
+    """`extend` for what nearly all blocks are: `step` bytes each and nothing else."""
+    if len(packed) == step:
+        return [hash((parent, packed))]
+    key = parent
+    whole = packed[: len(packed) // step * step]
+    return [key := hash((key, block)) for (block,) in _block(step).iter_unpack(whole)]
 
 
 def split(event: Stored, blocks: int) -> Iterator[Stored]:
@@ -77,8 +90,11 @@ def split(event: Stored, blocks: int) -> Iterator[Stored]:
         parent = hashes[-1]
 
 
-def _cut(packed: bytes, scheme: Scheme) -> Iterator[tuple[bytes]]:
-    step = scheme.block_size * BYTES_PER_TOKEN
-    if not scheme.pairs:
-        return struct.iter_unpack(f"{step}s", memoryview(packed)[: len(packed) // step * step])
-    return ((packed[at : at + step + BYTES_PER_TOKEN],) for at in range(0, len(packed) - step, step))
+@lru_cache(maxsize=256)
+def _words(tokens: int) -> struct.Struct:
+    return struct.Struct(f"<{tokens}I")
+
+
+@lru_cache(maxsize=64)
+def _block(step: int) -> struct.Struct:
+    return struct.Struct(f"{step}s")

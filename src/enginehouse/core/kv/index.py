@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from enginehouse.core.kv.blocks import Scheme, extend, pack, root
+from enginehouse.core.kv.blocks import BYTES_PER_TOKEN, Scheme, chain, extend, pack, root
 from enginehouse.core.kv.holders import NOBODY, HolderSets
 from enginehouse.core.kv.overlap import longest, members
 from enginehouse.core.kv.table import ID, Table
@@ -28,14 +28,20 @@ COPIES = 8
 EVICT = 256
 """Pairs evicted at a time, so that looking for the largest holder costs little per pair."""
 
-_ROW = struct.Struct(f"<{ID}sHH")
-"""Of a holder's table: key; copies, four bits for each tier; how many blocks are before it."""
-DEEPEST = 0xFFFF
+_ROW = struct.Struct(f"<{ID}s{ID}sHH")
+"""Of a holder's table: handle; key; copies, four bits for each tier; how many blocks are before it."""
+DEEPEST = 0xFFFF - EVICT
 _ONE = {Tier.DEVICE: 0x001, Tier.HOST: 0x010, Tier.DISK: 0x100}
+_REST = struct.Struct(f"<{ID}sHH")
+"""A row without its handle."""
+_NODE = struct.Struct(f"<{ID}sI")
+"""Of the table of keys: key; number of the holders' set."""
 _SET = struct.Struct("<I")
-"""Of the table of keys: number of the holders' set."""
-_KEY = struct.Struct("<q")
-_WORDS = struct.Struct(f"{ID}s")
+"""A node without its key."""
+_LINK = struct.Struct("<qHH")
+"""The same with the key as a number."""
+_HANDLE = struct.Struct("<Q").pack
+_KEY = struct.Struct("<q").pack
 _DUPLICATE_BYTES = 150
 """Of a dictionary entry with its key."""
 
@@ -78,7 +84,7 @@ class KvIndex:
         """Pairs of holders gone or cleared that wait for `sweep`; they count against the cap."""
         self.evicted = 0
         """Pairs given up to stay under the cap."""
-        self._nodes = Table(_SET.size)
+        self._nodes = Table(_NODE.size)
         self._sets = HolderSets()
         self._holders: dict[int, Holder] = {}
         self._alive = 0
@@ -126,44 +132,47 @@ class KvIndex:
         """Take apart about so many pairs of what is gone; true: there is more to do."""
         while self._dead and budget > 0:
             number, table = self._dead[0]
-            ids, records = table.pop()
-            pairs = len(ids) // ID
-            for key, _, _ in _ROW.iter_unpack(records):
+            before = table.count
+            for _, key, _, _ in _ROW.iter_unpack(table.pop()):
                 self._uncredit(1 << number, key)
-            self.pending -= pairs
-            budget -= pairs + 1
-            if not table.ids:
+            self.pending -= before - table.count
+            budget -= before - table.count + 1
+            if not table.buckets:
                 self._dead.popleft()
                 heapq.heappush(self._spare_numbers, number)
         return bool(self._dead)
 
     def store(self, holder: Holder, event: Stored) -> int:
         """Add a run of blocks; how many of them are held now because of it, those held already included."""
-        if not holder.bit or not event.hashes or self._is_ignored(holder, event):
+        hashes = event.hashes
+        blocks = len(hashes)
+        if (
+            not holder.bit
+            or not blocks
+            or ((event.kind or event.group is not None) and self._is_ignored(holder, event))
+        ):
             return 0
-        blocks = len(event.hashes)
-        if not _is_sound(event):
-            holder.malformed += 1
-            return 0
-        scheme = Scheme(event.block_size, event.pairs)
         try:
-            packed, handles = pack(event.token_ids), struct.pack(f"<{blocks}Q", *event.hashes)
+            packed, handles = pack(event.token_ids), [_HANDLE(one) for one in hashes]
         except struct.error:
+            handles = []
+        if not handles or not _is_sound(event, blocks):
             holder.malformed += 1
             return 0
         if event.parent is None:
-            before, depth = root(scheme, event.namespace), 0
+            before, depth = root(Scheme(event.block_size, event.pairs), event.namespace), 0
         else:
-            bucket, place = holder.table.find(event.parent.to_bytes(ID, "little"))
-            if place < 0:
+            bucket, at = holder.table.find(_HANDLE(event.parent))
+            if at < 0:
                 holder.orphans += blocks
                 return 0
-            row = holder.table.records[bucket][place * _ROW.size : (place + 1) * _ROW.size]
-            key, _, depth = _ROW.unpack(row)
-            (before,) = _KEY.unpack(key)
+            before, _, depth = _LINK.unpack_from(bucket, at + ID)
             depth += 1
-        keys = struct.pack(f"<{blocks}q", *extend(before, packed, scheme, event.extras))
-        self._hold(holder, handles, keys, depth, _ONE[event.tier])
+        if event.extras is None and not event.pairs:
+            keys = chain(before, packed, event.block_size * BYTES_PER_TOKEN)
+        else:
+            keys = extend(before, packed, Scheme(event.block_size, event.pairs), event.extras)
+        self._hold(holder, handles, [_KEY(key) for key in keys], depth, _ONE[event.tier])
         return blocks
 
     def remove(self, holder: Holder, event: Removed) -> int:
@@ -171,11 +180,10 @@ class KvIndex:
         if not holder.bit or (event.group is not None and event.group in holder.ignored_groups):
             return 0
         try:
-            handles = struct.pack(f"<{len(event.hashes)}Q", *event.hashes)
+            return self._release(holder, [_HANDLE(one) for one in event.hashes], _ONE[event.tier])
         except struct.error:
             holder.malformed += 1
             return 0
-        return self._release(holder, handles, _ONE[event.tier])
 
     def add(self, holder: Holder, keys: Sequence[int], depth: int = 0) -> None:
         """Keys it holds for all we know, consecutive, the first with `depth` blocks before it.
@@ -183,14 +191,12 @@ class KvIndex:
         Each key is its own handle and has one copy, so a holder gets events or keys; whoever has both joins twice.
         """
         if holder.bit:
-            packed = struct.pack(f"<{len(keys)}q", *keys)
+            packed = [_KEY(key) for key in keys]
             self._hold(holder, packed, packed, depth, 0)
 
     def drop(self, holder: Holder, keys: Sequence[int]) -> int:
         """Keys it holds no more; how many it did."""
-        if not holder.bit:
-            return 0
-        return self._release(holder, struct.pack(f"<{len(keys)}q", *keys), 0)
+        return self._release(holder, [_KEY(key) for key in keys], 0) if holder.bit else 0
 
     def lookup(self, keys: Sequence[int]) -> dict[Holder, int]:
         """How many blocks of a prompt each holder has from its start; those that have none are left out."""
@@ -204,17 +210,17 @@ class KvIndex:
             assert holder.number == number
             assert holder.bit == 1 << number
             handles: dict[bytes, int] = {}
-            for _, row in holder.table.entries():
-                key, _, _ = _ROW.unpack(row)
+            for row in holder.table.rows():
+                _, key, _, _ = _ROW.unpack(row)
                 handles[key] = handles.get(key, -1) + 1
                 held[key] = held.get(key, 0) | holder.bit
             assert holder.duplicates == {key: beyond for key, beyond in handles.items() if beyond}
         for number, table in self._dead:
             assert number not in self._holders
-            for _, row in table.entries():
-                key, _, _ = _ROW.unpack(row)
+            for row in table.rows():
+                _, key, _, _ = _ROW.unpack(row)
                 held[key] = held.get(key, 0) | 1 << number
-        nodes = {key: _SET.unpack(row)[0] for key, row in self._nodes.entries()}
+        nodes = dict(_NODE.unpack(row) for row in self._nodes.rows())
         assert held == {key: self._sets.masks[number] for key, number in nodes.items()}
         used: dict[int, int] = {}
         for number in nodes.values():
@@ -250,86 +256,82 @@ class KvIndex:
         self._dead.append((holder.number, holder.table))
 
     def _holding(self, key: int) -> int:
-        nodes = self._nodes
-        bucket, place = nodes.find(_KEY.pack(key))
-        if place < 0:
+        bucket, at = self._nodes.find(_KEY(key))
+        if at < 0:
             return 0
-        (number,) = _SET.unpack_from(nodes.records[bucket], place * _SET.size)
-        mask: int = self._sets.masks[number] & self._alive
+        mask: int = self._sets.masks[_SET.unpack_from(bucket, at + ID)[0]] & self._alive
         return mask
 
-    def _hold(self, holder: Holder, handles: bytes, keys: bytes, depth: int, one: int) -> None:
+    def _hold(self, holder: Holder, handles: Sequence[bytes], keys: Sequence[bytes], depth: int, one: int) -> None:
         """Add a copy per handle; `one` is the copy in its tier, 0 where copies are not counted."""
         piece = min(EVICT, self.max_blocks)
-        for at in range(0, len(handles) // ID, piece):
-            run = slice(at * ID, (at + piece) * ID)
-            self._make_room(len(handles[run]) // ID)
-            before = holder.blocks
-            self._credit(holder, self._enter(holder, handles[run], keys[run], depth + at, one))
-            self.blocks += holder.blocks - before
-
-    def _enter(self, holder: Holder, handles: bytes, keys: bytes, depth: int, one: int) -> list[bytes]:
-        """Enter each handle once; the keys that these handles did not stand for before."""
-        table, find, size = holder.table, holder.table.find, _ROW.size
+        if len(handles) > piece:
+            for at in range(0, len(handles), piece):
+                self._hold(holder, handles[at : at + piece], keys[at : at + piece], depth + at, one)
+            return
+        if self.blocks + self.pending + len(handles) > self.max_blocks:
+            self._make_room(len(handles))
+        table = holder.table
+        before = table.count
         new = []
-        tier, most, first = one * 0xF, one * COPIES, one or 1
-        for (handle,), (key,) in zip(_WORDS.iter_unpack(handles), _WORDS.iter_unpack(keys), strict=True):
-            bucket, place = find(handle)
-            if place < 0:
-                table.append(bucket, handle, _ROW.pack(key, first, min(depth, DEEPEST)))
+        first = one or 1
+        depth = min(depth, DEEPEST)
+        for handle, key in zip(handles, keys, strict=True):
+            bucket, at = table.find(handle)
+            if at < 0:
+                table.append(bucket, _ROW.pack(handle, key, first, depth))
                 new.append(key)
             else:
-                records = table.records[bucket]
-                known, copies, _ = _ROW.unpack_from(records, place * size)
+                known, copies, _ = _REST.unpack_from(bucket, at + ID)
                 if known != key:
                     # The engine gave the id to other content: of the two the newer is believed, and one copy of it.
                     self._disown(holder, known)
-                    _ROW.pack_into(records, place * size, key, first, min(depth, DEEPEST))
+                    _ROW.pack_into(bucket, at, handle, key, first, depth)
                     new.append(key)
-                elif copies & tier < most:
-                    _ROW.pack_into(records, place * size, key, copies + one, min(depth, DEEPEST))
+                elif copies & one * 0xF < one * COPIES:
+                    _ROW.pack_into(bucket, at, handle, key, copies + one, depth)
             depth += 1
-        return new
+        self.blocks += table.count - before
+        self._credit(holder, new)
 
     def _credit(self, holder: Holder, keys: Iterable[bytes]) -> None:
         """Put a holder into the sets of keys. Blocks of a run mostly have one set, so they are moved in one go."""
-        nodes, sets, size, bit, duplicates = self._nodes, self._sets, _SET.size, holder.bit, holder.duplicates
-        was = becomes = moved = NOBODY
-        record = b""
+        nodes, sets, bit = self._nodes, self._sets, holder.bit
+        was, becomes, moved, record = -1, NOBODY, 0, b""
         for key in keys:
-            bucket, place = nodes.find(key)
-            number = _SET.unpack_from(nodes.records[bucket], place * size)[0] if place >= 0 else NOBODY
-            if number != was or not record:
-                sets.move(was, becomes, moved)
-                was, moved = number, 0
-                becomes = sets.number(sets.masks[number] | bit)
+            bucket, at = nodes.find(key)
+            number = NOBODY if at < 0 else _SET.unpack_from(bucket, at + ID)[0]
+            if number != was:
+                if moved:
+                    sets.move(was, becomes, moved)
+                was, becomes, moved = number, sets.number(sets.masks[number] | bit), 0
                 record = _SET.pack(becomes)
             if becomes == was:
-                duplicates[key] = duplicates.get(key, 0) + 1
-            elif place < 0:
-                nodes.append(bucket, key, record)
+                holder.duplicates[key] = holder.duplicates.get(key, 0) + 1
+            elif at < 0:
+                nodes.append(bucket, key + record)
                 moved += 1
             else:
-                nodes.records[bucket][place * size : place * size + size] = record
+                bucket[at + ID : at + _NODE.size] = record
                 moved += 1
-        sets.move(was, becomes, moved)
+        if moved:
+            sets.move(was, becomes, moved)
 
-    def _release(self, holder: Holder, handles: bytes, one: int) -> int:
+    def _release(self, holder: Holder, handles: Iterable[bytes], one: int) -> int:
         """Take a copy per handle; 0: whatever it has. How many are gone altogether."""
-        table, size = holder.table, _ROW.size
+        table = holder.table
         before = table.count
-        for (handle,) in _WORDS.iter_unpack(handles):
-            bucket, place = table.find(handle)
-            if place < 0:
+        for handle in handles:
+            bucket, at = table.find(handle)
+            if at < 0:
                 continue
-            records = table.records[bucket]
-            key, copies, depth = _ROW.unpack_from(records, place * size)
+            key, copies, depth = _REST.unpack_from(bucket, at + ID)
             left = copies - one if copies & one * 0xF else copies
             if not one or not left:
-                table.delete(bucket, place)
+                table.delete(bucket, at)
                 self._disown(holder, key)
             elif left != copies:
-                _ROW.pack_into(records, place * size, key, left, depth)
+                _ROW.pack_into(bucket, at, handle, key, left, depth)
         self.blocks -= before - table.count
         return before - table.count
 
@@ -346,19 +348,18 @@ class KvIndex:
     def _uncredit(self, bit: int, key: bytes) -> None:
         """Take a holder out of the set of a key, if it is in it."""
         nodes, sets = self._nodes, self._sets
-        bucket, place = nodes.find(key)
-        if place < 0:
+        bucket, at = nodes.find(key)
+        if at < 0:
             return
-        records = nodes.records[bucket]
-        (was,) = _SET.unpack_from(records, place * _SET.size)
+        (was,) = _SET.unpack_from(bucket, at + ID)
         mask = sets.masks[was]
         if not mask & bit:
             return
         becomes = sets.number(mask & ~bit)
         if becomes == NOBODY:
-            nodes.delete(bucket, place)
+            nodes.delete(bucket, at)
         else:
-            _SET.pack_into(records, place * _SET.size, becomes)
+            _SET.pack_into(bucket, at + ID, becomes)
         sets.move(was, becomes)
 
     def _make_room(self, blocks: int) -> None:
@@ -377,34 +378,34 @@ class KvIndex:
             table, before = holder.table, holder.blocks
             goal = max(0, before - wanted)
             while table.count > goal:
-                holder.hand = (holder.hand + 1) % len(table.ids)
-                for place in _least_useful(table.records[holder.hand])[: table.count - goal]:
-                    key, _, _ = _ROW.unpack_from(table.records[holder.hand], place * _ROW.size)
-                    table.delete(holder.hand, place)
+                holder.hand = (holder.hand + 1) % len(table.buckets)
+                bucket = table.buckets[holder.hand]
+                for place in _least_useful(bucket)[: table.count - goal]:
+                    _, key, _, _ = _ROW.unpack_from(bucket, place * _ROW.size)
+                    table.delete(bucket, place * _ROW.size)
                     self._disown(holder, key)
             wanted -= before - goal
             self.blocks -= before - goal
             self.evicted += before - goal
 
 
-def _least_useful(records: bytearray) -> list[int]:
+def _least_useful(bucket: bytearray) -> list[int]:
     """A quarter of a bucket, last place first: of its older half the blocks with most before them.
 
     A prefix that many prompts share is old and used all the time, and all behind it is worth nothing without it.
     """
-    rows = len(records) // _ROW.size
-    half, quarter = (rows + 1) // 2, (rows + 3) // 4
-    depths = [depth for _, _, depth in _ROW.iter_unpack(records[: half * _ROW.size])]
-    return sorted(sorted(range(half), key=depths.__getitem__, reverse=True)[:quarter], reverse=True)
+    rows = len(bucket) // _ROW.size
+    depths = [depth for _, _, _, depth in _ROW.iter_unpack(bucket[: (rows + 1) // 2 * _ROW.size])]
+    deepest = sorted(range(len(depths)), key=depths.__getitem__, reverse=True)
+    return sorted(deepest[: (rows + 3) // 4], reverse=True)
 
 
-def _is_sound(event: Stored) -> bool:
+def _is_sound(event: Stored, blocks: int) -> bool:
     """Lengths agree, and no block is before itself."""
-    blocks = len(event.hashes)
     return (
-        event.block_size > 0
-        and len(event.token_ids) == blocks * event.block_size + event.pairs
-        and (event.extras is None or len(event.extras) == blocks)
+        len(event.token_ids) == blocks * event.block_size + event.pairs
+        and event.block_size > 0
         and event.parent not in event.hashes
-        and len(set(event.hashes)) == blocks
+        and (blocks == 1 or len(set(event.hashes)) == blocks)
+        and (event.extras is None or len(event.extras) == blocks)
     )

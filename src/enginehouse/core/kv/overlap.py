@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 SHORTEST_JUMP = 32
 """Blocks."""
-MOST_JUMPS = 32
+MOST_JUMPS = 16
 """Of longer prompts the jumps are longer, not more."""
 
 
