@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import yaml
 
-from enginehouse.domain.engine import InvalidTarget, ProtocolName, Role, Target
+from enginehouse.domain.engine import InvalidTarget, ProtocolName, Role, Target, port_number
 from enginehouse.domain.feed import Wanted
 
-_KEYS = ("url", "role", "protocol", "name")
-_RIGHT = "expected an address (grpc://HOST:PORT) or a map with url and perhaps role, protocol, name"
+_KV_KEYS = ("kv-events-port", "kv-replay-port")
+_KEYS = ("url", "role", "protocol", *_KV_KEYS, "name")
+_RIGHT = f"expected an address (grpc://HOST:PORT) or a map with url and perhaps {', '.join(_KEYS[1:])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class _Bad(Exception):
 def engine(target: Target, name: str | None = None) -> Wanted:
     """Return what a feed says of an engine that simply is there. Changed hints make another incarnation."""
     hints = f"role={target.role or '-'}, protocol={target.protocol or '-'}"
+    if target.kv_events_port is not None:
+        hints += f", kv={target.kv_events_port}/{target.kv_replay_port or '-'}"
     return Wanted(
         engine_id=target.url,
         owner=target.url,
@@ -141,4 +144,22 @@ def _hints(target: Target, fields: dict[str, yaml.Node], number: int) -> Target:
         if target.protocol not in (None, node.value):
             raise _Bad(node, number, f"protocol {node.value!r} contradicts the url, which says {target.protocol}")
         target = replace(target, protocol=ProtocolName(node.value))
-    return target
+    return _kv_ports(target, fields, number)
+
+
+def _kv_ports(target: Target, fields: dict[str, yaml.Node], number: int) -> Target:
+    said = {"kv-events-port": target.kv_events_port, "kv-replay-port": target.kv_replay_port}
+    for key in _KV_KEYS:
+        if key not in fields:
+            continue
+        node = fields[key]
+        port = port_number(node.value)
+        if port is None:
+            raise _Bad(node, number, f"{key} {node.value[:20]!r} is not a number from 1 to 65535")
+        if said[key] not in (None, port):
+            raise _Bad(node, number, f"{key} {port} contradicts the url, which says {said[key]}")
+        said[key] = port
+    events, replay = said["kv-events-port"], said["kv-replay-port"]
+    if replay is not None and events is None:
+        raise _Bad(fields["kv-replay-port"], number, "kv-replay-port needs kv-events-port")
+    return replace(target, kv_events_port=events, kv_replay_port=replay)

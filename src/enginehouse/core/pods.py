@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from enginehouse.core.pod_shape import ContainerStatus, PodShape, Reference
-from enginehouse.domain.engine import InvalidTarget, ProtocolName, Role, Target
+from enginehouse.domain.engine import InvalidTarget, ProtocolName, Role, Target, port_number
 from enginehouse.domain.feed import PodRef, Wanted
 
 
@@ -22,6 +22,7 @@ class PodRules:
     port: int | None = None
     """The pool's gRPC port, for pods without the annotation."""
     port_annotation: str = "nvidia.com/dynamo-engine-grpc-port"
+    kv_events_port_annotation: str = "enginehouse.dev/kv-events-port"
     role: Role | None = None
     """The pool's role; None: let the engine say."""
     protocol: ProtocolName | None = None
@@ -42,6 +43,15 @@ class PodRecord:
 @dataclass(frozen=True, slots=True)
 class _Refused:
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    """Where one engine of a pod listens."""
+
+    grpc: int
+    kv_events: int | None = None
+    kv_replay: int | None = None
 
 
 class _Named(msgspec.Struct):
@@ -71,17 +81,17 @@ def _read(raw: bytes | msgspec.Raw, rules: PodRules) -> tuple[Reference, tuple[W
     ports = _ports(pod, rules)
     if isinstance(ports, _Refused):
         return meta, _refusal(meta, ports.reason)
-    return meta, tuple(_engine(pod, port, rules) for port in ports)
+    return meta, tuple(_engine(pod, each, rules) for each in ports)
 
 
-def _engine(pod: PodShape, port: int, rules: PodRules) -> Wanted:
+def _engine(pod: PodShape, ports: _Ports, rules: PodRules) -> Wanted:
     meta = pod.metadata
-    address = pod.status.address
+    address, port = pod.status.address, ports.grpc
     reason = _why_not(pod)
     target: Target | None = None
     if address:
         try:
-            target = Target(address, port, rules.tls, rules.role, rules.protocol)
+            target = Target(address, port, rules.tls, rules.role, rules.protocol, ports.kv_events, ports.kv_replay)
         except InvalidTarget as error:
             reason = f"unusable address: {error}"
     return Wanted(
@@ -89,7 +99,7 @@ def _engine(pod: PodShape, port: int, rules: PodRules) -> Wanted:
         owner=_owner(meta),
         name=f"{meta.namespace}/{meta.name}:{port}",
         target=target,
-        generation=_generation(pod, port, rules),
+        generation=_generation(pod, ports, rules),
         eligible=not reason,
         reason=reason,
         pod=PodRef(meta.namespace, meta.name, meta.uid),
@@ -125,7 +135,36 @@ def _reference(raw: bytes | msgspec.Raw) -> Reference:
         return Reference()
 
 
-def _ports(pod: PodShape, rules: PodRules) -> tuple[int, ...] | _Refused:
+def _ports(pod: PodShape, rules: PodRules) -> tuple[_Ports, ...] | _Refused:
+    ports = _grpc_ports(pod, rules)
+    if isinstance(ports, _Refused):
+        return ports
+    kv = _kv_ports(pod, rules, len(ports))
+    if isinstance(kv, _Refused):
+        return kv
+    return tuple(_Ports(port, *events) for port, events in zip(ports, kv, strict=True))
+
+
+def _kv_ports(pod: PodShape, rules: PodRules, engines: int) -> tuple[tuple[int | None, int | None], ...] | _Refused:
+    """Per engine: where it publishes its KV events, and where it is asked for past ones."""
+    text = (pod.metadata.annotations or {}).get(rules.kv_events_port_annotation)
+    if text is None:
+        return ((None, None),) * engines
+    where = f"annotation {rules.kv_events_port_annotation}={text!r}"
+    words = [word.strip() for word in text.split(",")]
+    if len(words) != engines:
+        return _Refused(f"{where}: {len(words)} for {engines} gRPC port{'s' if engines > 1 else ''}; one for each")
+    found: list[tuple[int | None, int | None]] = []
+    for word in words:
+        events, slash, replay = word.partition("/")
+        ports = port_number(events), port_number(replay) if slash else None
+        if ports[0] is None or (slash and ports[1] is None):
+            return _Refused(f"{where}: {word[:20]!r} is not PORT or PORT/REPLAYPORT, each from 1 to 65535")
+        found.append(ports)
+    return tuple(found)
+
+
+def _grpc_ports(pod: PodShape, rules: PodRules) -> tuple[int, ...] | _Refused:
     text = (pod.metadata.annotations or {}).get(rules.port_annotation)
     if text is None:
         if rules.port is None:
@@ -179,8 +218,8 @@ def _all_statuses(pod: PodShape) -> tuple[ContainerStatus, ...]:
     return (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ()))
 
 
-def _generation(pod: PodShape, port: int, rules: PodRules) -> str:
-    """Return what changes with the process or its address, and with nothing else (readiness above all).
+def _generation(pod: PodShape, ports: _Ports, rules: PodRules) -> str:
+    """Return what changes with the process or where it is reached, and with nothing else (readiness above all).
 
     Any container may be the engine, native sidecars included, so each one's restart counts. Plain init containers do
     not: they end before the engine starts, and when they run again every other container restarts too.
@@ -190,4 +229,6 @@ def _generation(pod: PodShape, port: int, rules: PodRules) -> str:
     running += pod.status.container_statuses or ()
     lives = ",".join(sorted(f"{c.name}#{c.restart_count}#{c.container_id or ''}" for c in running))
     role = rules.role or "-"
-    return "/".join((pod.metadata.uid, pod.status.address, str(port), role, lives))
+    parts = (pod.metadata.uid, pod.status.address, str(ports.grpc), role, lives)
+    kv = () if ports.kv_events is None else (f"kv{ports.kv_events}:{ports.kv_replay or '-'}",)
+    return "/".join((*parts, *kv))

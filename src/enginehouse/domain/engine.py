@@ -48,12 +48,21 @@ class Target:
     """Operator's hint; None: let the engine say."""
     protocol: ProtocolName | None = None
     """Forced protocol; None: find out by probing."""
+    kv_events_port: int | None = None
+    """Port where rank 0 publishes its KV events, each further rank on the next; None: let the engine say."""
+    kv_replay_port: int | None = None
+    """Port where rank 0 is asked for past events, counted likewise."""
 
     def __post_init__(self) -> None:
         if not self.host or re.search(r"[\s/@?#\[\]]", self.host):
             raise InvalidTarget(f"host {self.host!r} is not a host name or address")
         if not 1 <= self.port <= 65535:
             raise InvalidTarget(f"port {self.port} is outside 1 to 65535")
+        for name, port in (("kv-events-port", self.kv_events_port), ("kv-replay-port", self.kv_replay_port)):
+            if port is not None and not 1 <= port <= 65535:
+                raise InvalidTarget(f"{name} {port} is outside 1 to 65535")
+        if self.kv_replay_port is not None and self.kv_events_port is None:
+            raise InvalidTarget("kv-replay-port needs kv-events-port")
 
     @property
     def authority(self) -> str:
@@ -67,7 +76,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read `grpc://HOST:PORT[?role=…&protocol=…]` (`grpcs://` for TLS).
+        """Read `grpc://HOST:PORT[?role=…&protocol=…&kv-events-port=…&kv-replay-port=…]` (`grpcs://` for TLS).
 
         Raises InvalidTarget with a text that says what is wrong and what would be right.
         """
@@ -85,14 +94,21 @@ class Target:
             raise InvalidTarget(f"{text!r}: host and port are both needed; {right}")
         role: Role | None = None
         protocol: ProtocolName | None = None
+        kv: dict[str, int] = {}
         for key, value in parse_qsl(parts.query, keep_blank_values=True):
             if key == "role":
                 role = _choice(Role, "role", value, text)
             elif key == "protocol":
                 protocol = _choice(ProtocolName, "protocol", value, text)
+            elif key in ("kv-events-port", "kv-replay-port"):
+                kv[key] = _port(key, value, text)
             else:
-                raise InvalidTarget(f"{text!r}: unknown option {key!r}; known are role and protocol")
-        return cls(parts.hostname, port, parts.scheme == "grpcs", role, protocol)
+                known = "role, protocol, kv-events-port and kv-replay-port"
+                raise InvalidTarget(f"{text!r}: unknown option {key!r}; known are {known}")
+        events, replay = kv.get("kv-events-port"), kv.get("kv-replay-port")
+        if replay is not None and events is None:
+            raise InvalidTarget(f"{text!r}: kv-replay-port needs kv-events-port")
+        return cls(parts.hostname, port, parts.scheme == "grpcs", role, protocol, events, replay)
 
 
 def _choice(kind: type[_E], name: str, value: str, text: str) -> _E:
@@ -101,6 +117,22 @@ def _choice(kind: type[_E], name: str, value: str, text: str) -> _E:
     except ValueError:
         known = ", ".join(kind)
         raise InvalidTarget(f"{text!r}: {name} {value!r} is not one of {known}") from None
+
+
+def _port(name: str, value: str, text: str) -> int:
+    port = port_number(value)
+    if port is None:
+        raise InvalidTarget(f"{text!r}: {name} {value[:20]!r} is not a number from 1 to 65535")
+    return port
+
+
+def port_number(word: str) -> int | None:
+    """A TCP port in plain decimal digits; None for anything else."""
+    # isdecimal alone would take digits of other scripts, and int() underscores, signs, and thousands of digits not.
+    if not (word.isascii() and word.isdecimal() and len(word) <= 9):
+        return None
+    port = int(word)
+    return port if 1 <= port <= 65535 else None
 
 
 LINK = "link"

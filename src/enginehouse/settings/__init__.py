@@ -25,11 +25,11 @@ from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
 from enginehouse.service.generate import RequestSettings
 from enginehouse.settings.engines import FleetSettings, SourceSettings
-from enginehouse.settings.problems import missing_files, plan, problems, tls_files_problems, token_file_problems
+from enginehouse.settings.problems import missing_files, moot, plan, problems, tls_files_problems, token_file_problems
 from enginehouse.settings.sources import Sources, unknown_variables
 from enginehouse.settings.table import Row, flat, rows
 
-__all__ = ["InvalidSettings", "Settings", "fill", "missing_files", "plan", "setting_rows", "unknown"]
+__all__ = ["InvalidSettings", "Settings", "fill", "missing_files", "moot", "plan", "setting_rows", "unknown"]
 
 _KUBE = (
     "backoff_limit",

@@ -15,7 +15,8 @@ class SourceSettings:
 
     engine: tuple[str, ...] = ()
     """A fixed engine, `grpc://HOST:PORT[?role=prefill&protocol=vllm]` (`grpcs://` for TLS). Repeated for each engine.
-    `role` is needed for prefill and decode engines that cannot report it (vLLM); `protocol` skips finding it out."""
+    `role` is needed for prefill and decode engines that cannot report it (vLLM); `protocol` skips finding it out;
+    `kv-events-port=5557&kv-replay-port=5558` says where its KV events are, for engines that do not or say it wrong."""
     engines_file: Path | None = None
     """YAML file with a list of such addresses, read again whenever it changes. While its content is wrong the last good
     list stands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,9 @@ MAY_BE_ZERO = frozenset(
 )
 """Numbers for which 0 is a meaning and not a mistake, besides those whose default is 0."""
 
-_PORTS = frozenset({"port", "pod_port", "prefill_pod_port"})
+_HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}"
+
+_PORTS = frozenset({"port", "pod_port", "prefill_pod_port", "kv_events_port", "kv_replay_port"})
 
 
 def problems(settings: Settings) -> list[str]:
@@ -87,10 +90,18 @@ def _together(settings: Settings) -> Iterator[str]:
             yield f"{port_flag}: {port} is given, but --{flag} is not; give both or none"
         if selector is not None and (fault := selector_fault(selector)):
             yield f"--{flag}: {selector!r} {fault}; expected labels such as app=sglang,tier in (a,b)"
+    kv = settings.kv_sources
+    if kv.kv_replay_port is not None and kv.kv_events_port is None:
+        yield f"--kv-replay-port: {kv.kv_replay_port} is given, but --kv-events-port is not; give both or the latter"
     if settings.link.key is not None and settings.link.cert is None:
         yield f"--link-key: {settings.link.key!r} is given, but --link-cert is not; give both, or the certificate alone"
     if chosen.prefill_pods is not None and settings.fleet.topology == "aggregated":
         yield "--prefill-pods is given, but --topology is aggregated; use disaggregated or auto"
+    if not re.fullmatch(_HEADER_NAME, settings.http.affinity_header):
+        yield f"--affinity-header: {settings.http.affinity_header!r} is no name of a header; x-session-id is one"
+    if settings.routing.affinity_load_factor < 1:
+        factor = settings.routing.affinity_load_factor
+        yield f"--affinity-load-factor: {factor:g} is too small; below 1 even an even load is too much"
     if chosen.pods is not None and chosen.pods == chosen.prefill_pods:
         yield f"--prefill-pods: {chosen.pods!r} is also --pods; a pod cannot be in both pools"
 
@@ -171,3 +182,36 @@ def plan(settings: Settings) -> Iterator[str]:
             yield f"watch {what} {selector!r}, port {port if port is not None else 'from their annotation only'}"
     yield f"serve {fleet.model or 'the model that the first engine serves'}, {fleet.topology} topology"
     yield f"tokenizer {fleet.tokenizer or 'from the engines'}, routing {settings.routing.policy}"
+    yield from _routing_plan(settings)
+
+
+def _routing_plan(settings: Settings) -> Iterator[str]:
+    routing, http = settings.routing, settings.http
+    if routing.policy == "kv":
+        port = settings.kv_sources.kv_events_port
+        unsaid = f" (port {port} where they do not say which)" if port is not None else ""
+        yield f"follow the KV events of engines that publish them{unsaid}; others count by what they were sent"
+        yield f"remember up to {settings.kv.kv_index_blocks} blocks of their caches"
+    key = {"header": f"header {http.affinity_header}", "user": "'user'", "prompt-cache-key": "'prompt_cache_key'"}
+    if routing.affinity != "off":
+        yield f"keep requests together that have the same {key[routing.affinity]}"
+    if http.debug_headers:
+        yield "tell clients that ask for it which engine was chosen and why"
+
+
+def moot(settings: Settings) -> Iterator[str]:
+    """Settings that were given and change nothing, because what they are for is off."""
+    routing = settings.routing
+    for row in rows(type(settings)):
+        value: Any = settings
+        for name in row.path:
+            value = getattr(value, name)
+        if value == row.default:
+            continue
+        if row.field.startswith("kv_") or "kv_events" in row.path:
+            if routing.policy != "kv":
+                yield f"{row.flag} changes nothing: it is for --policy kv, and the policy is {routing.policy}"
+        elif row.field == "affinity_header" and routing.affinity != "header":
+            yield f"{row.flag} changes nothing: it is for --affinity header, and that is {routing.affinity}"
+        elif row.field == "affinity_load_factor" and routing.affinity == "off":
+            yield f"{row.flag} changes nothing: --affinity is off"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enginehouse.adapters.engines.calls import implemented
 from enginehouse.adapters.engines.engine import Engine
 from enginehouse.adapters.engines.failures import probe_failed
+from enginehouse.adapters.engines.kv_sources import KvSourceSettings
 from enginehouse.adapters.engines.protocol import EngineProtocol, ProbeSettings
 from enginehouse.adapters.engines.refusals import foreign_service
 from enginehouse.adapters.engines.sglang import SglangProtocol
@@ -23,9 +24,15 @@ _PROTOCOLS: tuple[type[EngineProtocol], ...] = (SglangProtocol, VllmProtocol, Vl
 class EngineConnector:
     """Implements ports.Engines. open_link makes the link to a target; it is closed again unless probing succeeds."""
 
-    def __init__(self, open_link: Callable[[Target], Link], settings: ProbeSettings | None = None) -> None:
+    def __init__(
+        self,
+        open_link: Callable[[Target], Link],
+        settings: ProbeSettings | None = None,
+        kv_sources: KvSourceSettings | None = None,
+    ) -> None:
         self._open_link = open_link
         self._settings = settings or ProbeSettings()
+        self._kv_sources = kv_sources or KvSourceSettings()
 
     async def probe(self, target: Target) -> Engine:
         link = self._open_link(target)
@@ -51,7 +58,7 @@ class EngineConnector:
                 )
         except LinkError as error:
             raise probe_failed(error, asked, timeout) from error
-        return Engine(link, target, info, protocol, self._settings)
+        return Engine(link, target, info, protocol, self._settings, self._kv_sources)
 
     async def _find(self, link: Link, target: Target) -> EngineProtocol:
         """The protocol that is spoken there; where one is demanded, that one or none."""

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from enginehouse.adapters.engines.failures import engine_error, probe_failed
+from enginehouse.adapters.engines.kv_link import LinkKvSubscription
+from enginehouse.adapters.engines.kv_sources import KvSourceSettings, with_sources
 from enginehouse.adapters.engines.protocol import Decoder, EngineProtocol, ProbeSettings
 from enginehouse.domain.engine import EngineInfo, Target
 from enginehouse.domain.errors import EngineBroken, EngineError, EngineRejected
@@ -18,13 +20,20 @@ class Engine:
     """Implements ports.Engine."""
 
     def __init__(
-        self, link: Link, target: Target, info: EngineInfo, protocol: EngineProtocol, settings: ProbeSettings
+        self,
+        link: Link,
+        target: Target,
+        info: EngineInfo,
+        protocol: EngineProtocol,
+        settings: ProbeSettings,
+        kv_sources: KvSourceSettings,
     ) -> None:
         self.target = target
-        self.info = info
         self._link = link
         self._protocol = protocol
         self._settings = settings
+        self._kv_sources = kv_sources
+        self.info = self._with_sources(info)
         self.heard = 0
 
     def generate(self, request: EngineRequest, sink: DeltaSink) -> Call:
@@ -52,7 +61,7 @@ class Engine:
     async def check(self) -> EngineInfo:
         try:
             await self._protocol.health()
-            info = await self._protocol.describe()
+            info = self._with_sources(await self._protocol.describe())
         except LinkError as error:
             raise probe_failed(error, "the health check", self._settings.call_timeout) from error
         self.info = info
@@ -71,13 +80,18 @@ class Engine:
             raise engine_error(error) from error
 
     def kv_events(self, sink: KvSink) -> KvSubscription | None:
-        return None
+        path = self._protocol.kv_events_path
+        return LinkKvSubscription(self._link, path, sink, self.info.first_rank) if path is not None else None
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
         self._link.on_lost(lambda error: callback(error.text))
 
     async def close(self) -> None:
         await self._link.close()
+
+    def _with_sources(self, info: EngineInfo) -> EngineInfo:
+        over_link = self._protocol.kv_events_path is not None
+        return with_sources(info, self.target, self._kv_sources, over_link=over_link)
 
 
 class Answer:

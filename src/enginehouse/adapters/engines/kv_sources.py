@@ -5,8 +5,54 @@ Engines name the address that they bind, often a wildcard or their own loopback:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+from enginehouse.domain.engine import LINK, EngineInfo, KvEventSource, Target
+
+
+@dataclass(frozen=True, slots=True)
+class KvSourceSettings:
+    """KV events of engines that do not say where they publish them."""
+
+    kv_events_port: int | None = None
+    """Port of rank 0; each further rank publishes on the next, as SGLang and vLLM do. What an engine says itself comes
+    before it, and what its address or its pod says (`kv-events-port`) before both."""
+    kv_replay_port: int | None = None
+    """Port of rank 0 where past events are asked for (`replay_endpoint` of the engine's `--kv-events-config`), counted
+    like `kv-events-port`. Without it an engine's knowledge begins when it joins."""
+
+
+def with_sources(info: EngineInfo, target: Target, settings: KvSourceSettings, *, over_link: bool) -> EngineInfo:
+    """The engine with the sources that count: what was said of this engine, what it says, what is said of all.
+
+    over_link: its protocol can carry events, though only a subscription shows whether it does. That comes last, since
+    it knows no history.
+    """
+    if target.kv_events_port is not None:
+        sources = _by_port(info, target.host, target.kv_events_port, target.kv_replay_port)
+    elif info.kv_event_sources:
+        return info
+    elif settings.kv_events_port is not None:
+        sources = _by_port(info, target.host, settings.kv_events_port, settings.kv_replay_port)
+    elif over_link:
+        sources = (KvEventSource(info.first_rank, LINK, block_size=info.block_size),)
+    else:
+        return info
+    return replace(info, kv_event_sources=sources)
+
+
+def _by_port(info: EngineInfo, host: str, port: int, replay: int | None) -> tuple[KvEventSource, ...]:
+    return tuple(
+        KvEventSource(
+            rank,
+            _tcp(host, port + rank),
+            replay_endpoint=_tcp(host, replay + rank) if replay is not None else None,
+            block_size=info.block_size,
+        )
+        for rank in range(info.first_rank, info.first_rank + info.ranks)
+    )
 
 
 def reachable(endpoint: str, host: str) -> str | None:
@@ -22,16 +68,33 @@ def reachable(endpoint: str, host: str) -> str | None:
 
 
 def address(bound: str, port: int, host: str) -> str:
-    """`tcp://…` for a bound host and port, the engine's own host standing in for wildcards and loopback."""
+    """`tcp://…` for a bound host and port, the engine's own host standing in for wildcards and its loopback.
+
+    When it is on our own machine (we dialled a loopback address), its loopback is ours.
+    """
     bound = bound.strip("[]")
-    if bound in ("", "*", "localhost") or _is_local(bound):
+    if _is_wildcard(bound) or (_is_loopback(bound) and not _is_loopback(host)):
         bound = host
-    return f"tcp://[{bound}]:{port}" if ":" in bound else f"tcp://{bound}:{port}"
+    return _tcp(bound, port)
 
 
-def _is_local(bound: str) -> bool:
+def _tcp(host: str, port: int) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _is_wildcard(host: str) -> bool:
+    if host in ("", "*"):
+        return True
     try:
-        found = ip_address(bound)
+        return ip_address(host).is_unspecified
     except ValueError:
         return False
-    return found.is_unspecified or found.is_loopback
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

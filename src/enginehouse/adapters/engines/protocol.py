@@ -59,6 +59,8 @@ class EngineProtocol(Protocol):
     generate_path: ClassVar[str]
     generate_canary: ClassVar[bytes]
     """A request without a prompt: every engine that can generate refuses it, so it shows whether the method exists."""
+    kv_events_path: ClassVar[str | None]
+    """SubscribeKvEvents, where the protocol has it."""
 
     def __init__(self, link: Link, target: Target, settings: ProbeSettings) -> None: ...
 

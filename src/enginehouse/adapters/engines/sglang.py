@@ -44,6 +44,7 @@ class SglangProtocol:
     service: ClassVar[str] = "sglang.runtime.v1.SglangService"
     generate_path: ClassVar[str] = _SERVICE + "Generate"
     generate_canary: ClassVar[bytes] = b""
+    kv_events_path: ClassVar[str | None] = None
 
     def __init__(self, link: Link, target: Target, settings: ProbeSettings) -> None:
         self._link = link

@@ -36,6 +36,7 @@ class VllmProtocol:
     service: ClassVar[str] = "vllm.grpc.engine.VllmEngine"
     generate_path: ClassVar[str] = _SERVICE + "Generate"
     generate_canary: ClassVar[bytes] = pb.GenerateRequest(stream=True).SerializeToString()
+    kv_events_path: ClassVar[str | None] = _SERVICE + "SubscribeKvEvents"
 
     def __init__(self, link: Link, target: Target, settings: ProbeSettings) -> None:
         self._link = link

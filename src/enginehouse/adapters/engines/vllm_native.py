@@ -38,6 +38,7 @@ class VllmNativeProtocol:
     service: ClassVar[str] = "vllm.Inference"
     generate_path: ClassVar[str] = "/vllm.Inference/GenerateStream"
     generate_canary: ClassVar[bytes] = b""
+    kv_events_path: ClassVar[str | None] = None
 
     def __init__(self, link: Link, target: Target, settings: ProbeSettings) -> None:
         self._link = link

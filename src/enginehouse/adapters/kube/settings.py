@@ -24,6 +24,10 @@ class KubeSettings:
     """Context of the kubeconfig. Default: its current-context."""
     port_annotation: str = "nvidia.com/dynamo-engine-grpc-port"
     """Annotation that holds a pod's gRPC port; a comma-separated list is several engines in one pod."""
+    kv_events_port_annotation: str = "enginehouse.dev/kv-events-port"
+    """Annotation that holds where a pod's engine publishes its KV events: `PORT`, or `PORT/REPLAYPORT` where past ones
+    can be asked for, each of rank 0; for several engines a comma-separated list in the order of their gRPC ports. It
+    comes before what the engine says and before kv-events-port."""
     resync_interval: float = 30.0
     """Seconds between two safety listings while a watch runs. Bounds how long a watch that went deaf can hide a pod;
     each one costs the API server one list of the selected pods."""
@@ -49,8 +53,9 @@ class KubeSettings:
             raise ValueError("namespace and all_namespaces exclude each other")
         if self.namespace is not None and not self.namespace:
             raise ValueError("namespace is empty; leave it out for the default")
-        if not self.port_annotation:
-            raise ValueError("port_annotation is empty")
+        for name in ("port_annotation", "kv_events_port_annotation"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is empty")
         for name in ("resync_interval", "watch_timeout", "watch_idle_limit", "connect_timeout", "request_timeout"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds")
@@ -79,4 +84,11 @@ class KubeSettings:
         """Return how pods of one pool are read: its port and hints, with the annotation named here."""
         if port is not None and not 1 <= port <= 65535:
             raise ValueError(f"pod port {port} is outside 1 to 65535")
-        return PodRules(port=port, port_annotation=self.port_annotation, role=role, protocol=protocol, tls=tls)
+        return PodRules(
+            port=port,
+            port_annotation=self.port_annotation,
+            kv_events_port_annotation=self.kv_events_port_annotation,
+            role=role,
+            protocol=protocol,
+            tls=tls,
+        )
