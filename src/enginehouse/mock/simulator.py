@@ -54,6 +54,8 @@ class Answer:
     """The stop token that ended it; the EOS token counts as one."""
     chain: list[bytes] = field(default_factory=list)
     """Keys of its full blocks so far, those of the output too."""
+    full_at: int = -1
+    """Position in the output of the token after the one that fills its next block."""
     cached: int = 0
     """Prompt tokens that were not computed anew."""
     taken: int = 0
@@ -192,6 +194,7 @@ class Simulator:
         while rank.prefilling and (rank.prefilling[0].prefilled_at or 0.0) <= now:
             answer = rank.prefilling.popleft()
             self._hold(rank, answer)
+            answer.full_at = (len(answer.chain) + 1) * self.settings.block_size - len(answer.job.prompt)
             if not any(one.decoding for one in self.ranks):
                 self._next_tick = now + self._period
             rank.decoding[answer] = None
@@ -234,10 +237,8 @@ class Simulator:
             token = eos
         self.made += 1
         answer.output.append(token)
-        # The last token is fed back with the next step, so it has no place in the cache yet.
-        filled, rest = divmod(len(job.prompt) + position, self.settings.block_size)
-        if not rest and filled > len(answer.chain):
-            self._extend(answer, filled)
+        if position == answer.full_at:
+            self._extend(answer)
         ends_here = token in job.stop_ids or (token == eos and not job.ignore_eos)
         if ends_here and may_end:
             answer.matched = token
@@ -246,10 +247,12 @@ class Simulator:
             self._finish(answer, End.LENGTH)
         return True
 
-    def _extend(self, answer: Answer, filled: int) -> None:
-        """The last of so many blocks of an answer is full: hold it."""
+    def _extend(self, answer: Answer) -> None:
+        """Another block of an answer is full: hold it. A token counts once it was fed back, a step after it was made."""
         rank, size = self.ranks[answer.rank], self.settings.block_size
-        rank.cache.extend(answer.chain, answer.tokens((filled - 1) * size, filled * size), answer.job.namespace)
+        start = len(answer.chain) * size
+        rank.cache.extend(answer.chain, answer.tokens(start, start + size), answer.job.namespace)
+        answer.full_at += size
         self._hold(rank, answer)
 
     def _hold(self, rank: Rank, answer: Answer) -> None:
