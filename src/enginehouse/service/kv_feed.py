@@ -158,9 +158,10 @@ class RankFeed:
         for intent in intents:
             match intent:
                 case cursor.Clear():
-                    # Another publisher is another process: what we sent the old one is gone with it.
+                    # Another publisher is another process: what we sent the old one is gone with it. After a broken
+                    # connection without replay nobody can tell whether it is another.
                     restarted = self._state.counts.restarts > before.counts.restarts
-                    self._knowledge.clear(self.key, sent=restarted)
+                    self._knowledge.clear(self.key, sent=restarted or isinstance(event, cursor.Lost))
                 case cursor.Apply():
                     assert isinstance(event, cursor.Live | cursor.Held | cursor.Replayed)
                     if isinstance(event, cursor.Live) and event.seq == 0 and self._knowledge.heard(self.key).batches:

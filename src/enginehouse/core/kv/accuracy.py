@@ -19,8 +19,8 @@ RIGHT_FROM = 0.75
 """From this share on, both ways, predictions that were not believed are believed again."""
 WEIGHT = 1 / 8
 """Weight of the newest request in the correction."""
-EXACT_FROM = 0.9
-"""A correction this near to 1 is none: races are no reason to take a block off every right prediction."""
+EXACT_FROM = 0.85
+"""A correction this near to 1 is none: one race in a row is no reason to take blocks off every right prediction."""
 ERROR_BOUNDS = (-0.5, -0.25, -0.1, -0.02, 0.0, 0.02, 0.1, 0.25, 0.5, 1.0)
 """Upper bounds of the histogram of (reported - predicted) / prompt."""
 

@@ -29,7 +29,8 @@ def test_races_do_not_downgrade(misses: int) -> None:
 
 
 def test_one_miss_takes_nothing_off_the_next_prediction() -> None:
-    assert observed((320, 240)).correction == 1.0
+    assert observed((320, 0)).correction == 1.0
+    assert observed((320, 0), (320, 0)).correction < 0.8
 
 
 def test_wrong_predictions_are_corrected_before_they_are_judged() -> None:

@@ -268,7 +268,7 @@ def test_predictions_are_corrected() -> None:
 def test_one_race_takes_nothing_off() -> None:
     world = World(A)
     world.knowledge.apply(A, fake_stored(TOKENS))
-    world.ask(A, cached=48)
+    world.ask(A, cached=0)
     assert world.held(A) == 96
 
 

@@ -1,0 +1,602 @@
+"""Events from a fleet's engines reach the choice: who is followed when, trust after each fault, and no wrong credit."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from enginehouse.core.kv.accuracy import WINDOW
+from enginehouse.core.kv.view import Policy
+from enginehouse.domain.engine import LINK, KvEventSource
+from enginehouse.domain.kv import Cleared, Removed, Trust
+from enginehouse.service import kv_feed
+from enginehouse.service.kv_intake import TURN
+from enginehouse.service.membership import Member
+from enginehouse.testing.feeds import fake_wanted
+from enginehouse.testing.kv import FakePublisher, fake_stored
+from tests.unit.service.kv_world import TOKENS, World, play
+
+
+def test_an_engine_is_subscribed_before_a_request_can_be_sent_to_it() -> None:
+    async def scenario(world: World) -> None:
+        seen: list[tuple[set[str], set[str]]] = []
+
+        def look(members: tuple[Member, ...]) -> None:
+            followed = {source.endpoint for source in world.events.following}
+            known = {rank.key.engine_id for rank in world.follower.view().ranks}
+            assert known == {member.engine_id for member in members}
+            seen.append((followed, known))
+
+        world.start("a")
+        world.start("b")
+        world.fleet.serving.listen(look)
+        await world.joined("ab")
+        await world.joined("b")
+        assert seen[0] == (set(), set())
+        assert seen[-2] == ({"tcp://a:5557", "tcp://b:5557"}, {"a", "b"})
+        assert seen[-1] == ({"tcp://b:5557"}, {"b"})
+
+    play(scenario)
+
+
+def test_the_second_turn_goes_where_the_first_one_is() -> None:
+    async def scenario(world: World) -> None:
+        publishers = {"a": world.start("a"), "b": world.start("b")}
+        await world.joined("ab")
+        for first in range(6):
+            tokens = [first, *TOKENS]
+            name = await world.ask(tokens)
+            publishers[name].publish(fake_stored(tokens, base=1000 * first + 1))
+            await world.settle()
+            again = [*tokens, *range(50)]
+            assert world.explain(again).predicted == 96
+            assert await world.ask(again, cached=96) == name
+        hits = world.rank("a").hits + world.rank("b").hits
+        predicted = world.rank("a").predicted_tokens + world.rank("b").predicted_tokens
+        assert (hits, predicted) == (6, 6 * 96)
+
+    play(scenario)
+
+
+def test_history_is_fetched_when_an_engine_joins() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        publisher.publish(fake_stored(TOKENS[:64]))
+        publisher.publish(fake_stored(TOKENS, first=4))
+        await world.joined("a")
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 96})
+        assert publisher.asked == [0]
+
+    play(scenario)
+
+
+def test_a_history_that_is_cut_is_partial_and_credited() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        publisher.keep = 1
+        publisher.publish(fake_stored([5, 6, 7, *TOKENS], base=500))
+        publisher.publish(fake_stored(TOKENS))
+        await world.joined("a")
+        assert (world.rank("a").trust, world.held()) == (Trust.PARTIAL, {("a", None): 96})
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_k2_a_publisher_that_begins_anew_holds_nothing_of_before(replays: bool) -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a", replays=replays)
+        await world.joined("a")
+        for first in range(3):
+            publisher.publish(fake_stored([first, *TOKENS], base=100 * first + 1))
+        publisher.publish(fake_stored(TOKENS, base=1000))
+        await world.ask(TOKENS)
+        assert world.held() == {("a", None): 96}
+        publisher.restart()
+        publisher.publish(fake_stored([9, *TOKENS]))
+        await world.settle()
+        await asyncio.sleep(10)
+        assert world.held() == {("a", None): 0}
+        assert world.rank("a").heard.restarts == 1
+        publisher.publish(fake_stored(TOKENS, base=50))
+        await world.settle()
+        assert world.held() == {("a", None): 96}
+        assert world.rank("a").trust in (Trust.SYNCED, Trust.PARTIAL)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_k2_a_restart_behind_a_broken_connection(replays: bool) -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a", replays=replays)
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        await world.ask(TOKENS)
+        publisher.lose()
+        await world.settle()
+        assert world.rank("a").trust is Trust.GAP
+        assert world.rank("a").trust_reason == "connection reset"
+        publisher.restart()
+        publisher.publish(fake_stored([9, *TOKENS]))
+        publisher.connect()
+        publisher.publish(fake_stored([8, *TOKENS], base=30))
+        await asyncio.sleep(10)
+        assert world.held() == {("a", None): 0}
+        publisher.publish(fake_stored([7, *TOKENS], base=50))
+        await world.settle()
+        assert world.rank("a").trust is (Trust.SYNCED if replays else Trust.PARTIAL)
+        assert world.held() == {("a", None): 0}
+        assert world.held([8, *TOKENS]) == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_k2_what_we_sent_to_a_process_is_gone_with_it() -> None:
+    """Without replay, and before its first batch, only what we sent could be credited."""
+
+    async def scenario(world: World) -> None:
+        publisher = world.start("a", replays=False)
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        await world.ask(TOKENS)
+        publisher.lose()
+        publisher.restart()
+        publisher.connect()
+        publisher.publish(fake_stored([9, *TOKENS]))
+        await world.settle()
+        assert world.rank("a").approximate_blocks == 0
+        publisher.lose()
+        await world.settle()
+        assert world.held() == {("a", None): 0}
+
+    play(scenario)
+
+
+def test_k2_an_engine_that_leaves_takes_its_knowledge_along_and_comes_back_empty() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        world.start("b")
+        await world.joined("ab")
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.held() == {("a", None): 96, ("b", None): 0}
+        await world.joined("b")
+        assert world.held() == {("b", None): 0}
+        assert world.follower.view().blocks == 0
+        publisher.publish(fake_stored([9, *TOKENS], base=77))
+        await world.settle()
+        assert world.follower.view().blocks == 0
+        world.start("a")
+        await world.joined("ab")
+        assert world.held() == {("b", None): 0, ("a", None): 0}
+        assert world.rank("a").trust is Trust.SYNCED
+
+    play(scenario)
+
+
+def test_k2_a_container_restarted_in_place_is_another_incarnation() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        task = world.send()
+        await world.settle()
+        before = world.rank("a").key
+        world.start("a")
+        world.feed.apply(fake_wanted("a", world.address("a"), generation="2"))
+        await asyncio.sleep(1)
+        after = world.rank("a").key
+        assert after.incarnation > before.incarnation
+        assert [rank.key for rank in world.follower.view().ranks] == [after]
+        assert world.held() == {("a", None): 0}
+        world.process["a"].answers = True
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert world.held() == {("a", None): 0}
+
+    play(scenario)
+
+
+def test_a_pod_that_is_not_ready_for_a_moment_keeps_what_is_known() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        world.feed.apply(fake_wanted("a", world.address("a"), eligible=False))
+        await world.settle()
+        assert not world.fleet.serving.get()
+        await world.joined("a")
+        assert world.held() == {("a", None): 96}
+        assert len(world.events.opened) == 1
+
+    play(scenario)
+
+
+def test_k4_lost_events_without_replay_credit_nothing() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a", replays=False)
+        world.start("b")
+        await world.joined("ab")
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.held() == {("a", None): 96, ("b", None): 0}
+        publisher.publish(Removed(range(1, 7)), lost=True)
+        publisher.publish(fake_stored([7, *TOKENS], base=50))
+        await world.settle()
+        seen = world.rank("a")
+        assert (seen.trust, seen.policy, seen.heard.gaps, seen.heard.lost) == (Trust.GAP, Policy.APPROXIMATE, 1, 1)
+        assert "batch 1 did not come" in seen.policy_reason
+        assert world.held() == {("a", None): 0, ("b", None): 0}
+        assert world.held([7, *TOKENS]) == {("a", None): 0, ("b", None): 0}
+        publisher.publish(fake_stored([8, *TOKENS], base=70))
+        await world.settle()
+        assert world.rank("a").trust is Trust.PARTIAL
+        assert world.held() == {("a", None): 0, ("b", None): 0}
+        assert world.held([7, *TOKENS]) == {("a", None): 96, ("b", None): 0}
+
+    play(scenario)
+
+
+def test_k4_lost_events_are_fetched_where_they_can_be() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        publisher.publish(Removed([6, 5]), lost=True)
+        publisher.publish(Removed([4]))
+        await world.settle()
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 48})
+        assert publisher.asked == [0, 1]
+
+    play(scenario)
+
+
+def test_k4_a_replay_that_stays_away_credits_nothing_and_is_asked_for_again() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        publisher.publish(Removed([6, 5]), lost=True)
+        publisher.mute = True
+        publisher.publish(Removed([4]))
+        await world.settle()
+        assert (world.rank("a").trust, world.held()) == (Trust.GAP, {("a", None): 0})
+        publisher.mute = False
+        await asyncio.sleep(60)
+        await world.settle()
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 48})
+
+    play(scenario)
+
+
+def test_k5_engines_with_other_sizes_and_other_hashes_side_by_side() -> None:
+    async def scenario(world: World) -> None:
+        a, b = world.start("a", block_size=16), world.start("b", block_size=16)
+        await world.joined("ab")
+        a.publish(fake_stored(TOKENS, base=2**63))
+        b.publish(fake_stored(TOKENS, block_size=8, base=5))
+        await world.settle()
+        assert world.held(TOKENS[:30]) == {("a", None): 16, ("b", None): 24}
+        assert (world.rank("a").block_size, world.rank("a").block_sizes_disagree) == (16, False)
+        assert (world.rank("b").block_size, world.rank("b").block_sizes_disagree) == (8, True)
+
+    play(scenario)
+
+
+def test_k6_events_that_cannot_be_reached_show_on_the_rank() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", listens=False)
+        await world.joined("a")
+        seen = world.rank("a")
+        assert (seen.trust, seen.policy) == (Trust.NONE, Policy.APPROXIMATE)
+        assert seen.policy_reason == "tcp://a:5557 cannot be reached"
+        assert await world.ask() == "a"
+        assert world.held() == {("a", None): 96}, "what we sent counts meanwhile"
+
+    play(scenario)
+
+
+def test_k6_an_engine_that_publishes_nothing_says_so() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", kv_event_sources=())
+        await world.joined("a")
+        assert world.rank("a").policy_reason == "it publishes no KV events"
+        assert not world.events.opened
+
+    play(scenario)
+
+
+def test_k7_ranks_0_to_7_and_8_to_15() -> None:
+    async def scenario(world: World) -> None:
+        publishers: dict[int, FakePublisher] = {}
+        for name, first in (("a", 0), ("b", 8)):
+            sources = tuple(
+                KvEventSource(rank, f"tcp://{name}:{5557 + rank}", replay_endpoint="tcp://r:1")
+                for rank in range(first, first + 8)
+            )
+            publishers |= {source.rank: world.events.listen(source.endpoint) for source in sources}
+            world.start(name, ranks=8, first_rank=first, kv_event_sources=sources)
+        await world.joined("ab")
+        publishers[3].publish(fake_stored(TOKENS))
+        publishers[11].publish(fake_stored(TOKENS[:64]))
+        await world.settle()
+        held = world.held()
+        assert len(held) == 16
+        assert {key: tokens for key, tokens in held.items() if tokens} == {("a", 3): 96, ("b", 11): 64}
+        await world.ask(cached=96)
+        assert [rank.key.rank for rank in world.follower.view().ranks if rank.hits] == [3]
+
+    play(scenario)
+
+
+def test_k7_a_rank_that_the_engine_does_not_have() -> None:
+    async def scenario(world: World) -> None:
+        sources = tuple(KvEventSource(rank, f"tcp://a:{5557 + rank}") for rank in (0, 1, 2))
+        publishers = [world.events.listen(source.endpoint, replays=False) for source in sources]
+        world.start("a", ranks=2, kv_event_sources=sources)
+        await world.joined("a")
+        publishers[2].publish(fake_stored(TOKENS))
+        publishers[1].publish(fake_stored(TOKENS), rank=0)  # its port is rank 1's, and that counts
+        await world.settle()
+        assert world.held() == {("a", 0): 0, ("a", 1): 96}
+        assert [world.rank("a", rank).heard.misdirected for rank in (0, 1)] == [0, 1]
+
+    play(scenario)
+
+
+def test_k7_an_engine_with_one_rank_may_number_it_as_it_likes() -> None:
+    async def scenario(world: World) -> None:
+        source = KvEventSource(5, "tcp://a:5562")
+        publisher = world.events.listen(source.endpoint)
+        world.start("a", first_rank=5, kv_event_sources=(source,))
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS), rank=5)
+        await world.settle()
+        assert world.held() == {("a", None): 96}
+        assert world.rank("a").heard.misdirected == 0
+
+    play(scenario)
+
+
+def test_events_over_the_engines_own_link() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", ranks=2, kv_event_sources=(KvEventSource(0, LINK),))
+        world.process["a"].kv = {0: FakePublisher(replays=False), 1: FakePublisher(replays=False)}
+        await world.joined("a")
+        world.process["a"].kv[1].publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.held() == {("a", 0): 0, ("a", 1): 96}
+        assert [world.rank("a", rank).trust for rank in (0, 1)] == [Trust.NONE, Trust.SYNCED]
+
+    play(scenario)
+
+
+def test_a_link_that_carries_no_events() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", kv_event_sources=(KvEventSource(0, LINK),))
+        await world.joined("a")
+        assert world.rank("a").policy_reason == "it publishes no KV events"
+
+    play(scenario)
+
+
+def test_an_engine_that_says_later_where_its_events_are() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", kv_event_sources=())
+        await world.joined("a")
+        publisher = world.start("a")
+        publisher.publish(fake_stored(TOKENS))
+        await asyncio.sleep(10)  # a check reads what it says of itself now
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 96})
+
+    play(scenario)
+
+
+def test_a_cleared_cache() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        publisher.publish(Cleared(), fake_stored(TOKENS[:32]))
+        await world.settle()
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 32})
+
+    play(scenario)
+
+
+def test_a_batch_that_cannot_be_read_costs_what_it_may_have_removed() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        publisher.publish(readable=False)
+        await world.settle()
+        assert (world.rank("a").trust, world.rank("a").heard.malformed) == (Trust.GAP, 1)
+        assert world.held() == {("a", None): 0}
+        publisher.publish(fake_stored([7, *TOKENS], base=50))
+        await world.settle()
+        assert world.rank("a").trust is Trust.PARTIAL
+        assert world.held([7, *TOKENS]) == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_a_large_batch_is_applied_in_slices_and_others_go_on_meanwhile() -> None:
+    async def scenario(world: World) -> None:
+        a, b = world.start("a"), world.start("b")
+        await world.joined("ab")
+        blocks = 10 * TURN
+        long = list(range(16 * blocks))
+        a.publish(fake_stored(long))
+        b.publish(fake_stored(TOKENS))
+        turns = 0
+        small_done_after = None
+        while world.rank("a").blocks < blocks:
+            await asyncio.sleep(0)
+            turns += 1
+            if small_done_after is None and world.rank("b").blocks:
+                small_done_after = turns
+        assert turns >= 10
+        assert small_done_after is not None
+        assert small_done_after <= 2
+
+    play(scenario)
+
+
+def test_what_comes_faster_than_it_is_applied_is_bounded_and_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_feed, "MOST_BATCHES", 5)
+
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        for block in range(6):
+            for _ in range(3):
+                publisher.publish()
+            publisher.publish(fake_stored(TOKENS[: 16 * (block + 1)], first=block))
+        assert world.rank("a").heard.overflows == 1
+        await asyncio.sleep(60)
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 96})
+
+    play(scenario)
+
+
+def test_a_flood_of_bytes_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_feed, "MOST_BYTES", 8 * 5)  # a fake batch has 8
+
+    async def scenario(world: World) -> None:
+        publisher = world.start("a", replays=False)
+        await world.joined("a")
+        for _ in range(30):
+            publisher.publish()
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.rank("a").heard.overflows == 1
+        publisher.publish(fake_stored([9, *TOKENS], base=40))
+        publisher.publish()
+        await world.settle()
+        assert world.rank("a").trust is Trust.PARTIAL
+        assert world.held() == {("a", None): 0}
+        assert world.held([9, *TOKENS]) == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_batches_that_come_during_a_replay_are_held_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_feed, "MOST_BATCHES", 5)
+
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        publisher.mute = True
+        await world.joined("a")
+        for block in range(6):
+            publisher.publish()
+            publisher.publish(fake_stored(TOKENS[: 16 * (block + 1)], first=block))
+            await asyncio.sleep(0)
+        publisher.mute = False
+        await asyncio.sleep(120)
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 96})
+
+    play(scenario)
+
+
+def test_an_engine_whose_events_prove_wrong_is_told_to_begin_anew() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        for _ in range(WINDOW):
+            assert publisher.asked == [0]
+            await world.ask(cached=0)
+            await asyncio.sleep(10)
+        seen = world.rank("a")
+        assert (seen.trust, seen.policy) == (Trust.SYNCED, Policy.APPROXIMATE)
+        assert "less than half" in seen.policy_reason
+        assert publisher.asked == [0, 0]
+        for _ in range(WINDOW):
+            await world.ask(cached=96)
+        assert world.rank("a").policy is Policy.EVENTS
+
+    play(scenario)
+
+
+def test_a_choice_counts_at_once_and_its_prompt_is_work_until_the_first_token() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS[:64]))
+        await world.settle()
+        task = world.send()
+        await world.settle()
+        (load,) = [load for _, load in world.ledger]
+        assert (load.tokens, load.prefill_tokens) == (100, 36)
+        assert world.held() == {("a", None): 96}
+        (call,) = world.open_calls("a")
+        call.deliver([1], None, 64)
+        assert (load.tokens, load.prefill_tokens) == (100, 0)
+        await asyncio.sleep(5)
+        assert world.held() == {("a", None): 64}, "no event came"
+        call.deliver([2])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        seen = world.rank("a")
+        assert (seen.requests, seen.hits, seen.predicted_tokens, seen.reported_tokens) == (1, 1, 64, 64)
+
+    play(scenario)
+
+
+def test_a_request_that_its_client_leaves_before_the_first_token_leaves_nothing_behind() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a")
+        await world.joined("a")
+        task = world.send()
+        await world.settle()
+        assert world.rank("a").expected_blocks == 6
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert world.rank("a").expected_blocks == 0
+        assert world.held() == {("a", None): 0}
+
+    play(scenario)
+
+
+def test_an_engine_that_fails_is_not_credited_and_the_next_is_chosen_by_what_is_known_then() -> None:
+    async def scenario(world: World) -> None:
+        a, b = world.start("a"), world.start("b")
+        await world.joined("ab")
+        a.publish(fake_stored(TOKENS))
+        await world.settle()
+        task = world.send()
+        await world.settle()
+        assert len(world.open_calls("a")) == 1
+        b.publish(fake_stored(TOKENS[:32]))
+        await world.settle()
+        world.engines.stop(world.address("a"))
+        await world.settle()
+        (call,) = world.open_calls("b")
+        (part,) = [load for (engine_id, _, _), load in world.ledger if engine_id == "b"]
+        assert part.prefill_tokens == 68
+        call.deliver([1], None, 32)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert world.rank("b").hits == 1
+
+    play(scenario)
+
+
+def test_no_token_of_a_prompt_reaches_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored([987654321] * 32), rank=None)
+        publisher.publish(readable=False)
+        publisher.lose()
+        await world.settle()
+
+    play(scenario)
+    captured = capsys.readouterr()
+    assert "trust" in captured.out + captured.err
+    assert "987654321" not in captured.out + captured.err
