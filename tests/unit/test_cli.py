@@ -111,6 +111,12 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         (["mock", "--refuse=NO"], "--refuse: 'NO' is not the name of a gRPC status"),
         (["mock", "--protocol=http"], "sglang"),
         (["demo", "--engines=0"], "at least 1"),
+        (["check", "--engine=grpc://a:1", "--kv-queue-weight=-1"], "--kv-queue-weight: -1 is too small"),
+        (["check", "--engine=grpc://a:1", "--kv-prefill-weight=0"], "--kv-prefill-weight: 0 is too small"),
+        (["check", "--engine=grpc://a:1", "--affinity-load-factor=0.5"], "--affinity-load-factor: 0.5 is too small"),
+        (["check", "--engine=grpc://a:1", "--affinity-header=x y"], "--affinity-header: 'x y' is no name of a header"),
+        (["check", "--engine=grpc://a:1", "--affinity=cookie"], "cookie"),
+        (["check", "--engine=grpc://a:1", "--kv-replay-port=5558"], "--kv-replay-port"),
     ],
 )
 def test_what_is_not_understood_exits_with_2_and_one_line_a_problem(
@@ -136,6 +142,34 @@ def test_check_says_what_serve_would_do(capsys: pytest.CaptureFixture[str], monk
     assert "warning: no kubeconfig file at /no/such/kubeconfig; serve would not start here" in out
     assert "warning: --tokenizer: '/no/such/model' is no folder here" in out
     assert "warning: ENGINEHOUSE_POLICE is not a setting; did you mean 'ENGINEHOUSE_POLICY'?" in out
+
+
+def test_check_says_how_requests_are_routed(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["check", "--engine=grpc://a:1", "--policy=kv", "--kv-events-port=5557", "--kv-index-blocks=777"]
+    assert main([*argv, "--affinity=header", "--affinity-header=x-chat", "--debug-headers"]) == 0
+    out = capsys.readouterr().out
+    assert "routing kv" in out
+    assert "KV events of engines that publish them (port 5557 where they do not say which)" in out
+    assert "up to 777 blocks" in out
+    assert "the same header x-chat" in out
+    assert "which engine was chosen" in out
+    assert "warning" not in out
+    assert main(["check", "--engine=grpc://a:1"]) == 0
+    plain = capsys.readouterr().out
+    assert "KV events" not in plain
+    assert "together" not in plain
+    assert "warning" not in plain
+
+
+def test_check_warns_of_what_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["check", "--engine=grpc://a:1", "--kv-events-port=5557", "--kv-temperature=1", "--affinity-header=x-chat"]
+    assert main([*argv, "--kv-index-blocks=7", "--kv-events-connect-timeout=1"]) == 0
+    out = capsys.readouterr().out
+    for flag in ("kv-events-port", "kv-temperature", "kv-index-blocks", "kv-events-connect-timeout"):
+        assert f"warning: --{flag} changes nothing: it is for --policy kv" in out
+    assert "warning: --affinity-header changes nothing" in out
+    assert main(["check", "--engine=grpc://a:1", "--affinity=user", "--affinity-header=x-chat"]) == 0
+    assert "--affinity-header changes nothing: it is for --affinity header, and that is user" in capsys.readouterr().out
 
 
 @pytest.fixture

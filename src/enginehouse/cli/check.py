@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from enginehouse.cli.output import say
-from enginehouse.settings import Settings, missing_files, plan, unknown
+from enginehouse.settings import Settings, missing_files, moot, plan, unknown
 
 
 def check(*, settings: Annotated[Settings, Parameter(name="*")] | None = None) -> int:
@@ -21,5 +21,5 @@ def check(*, settings: Annotated[Settings, Parameter(name="*")] | None = None) -
     chosen = settings if settings is not None else Settings()
     chosen.validate()
     chosen.check_files()
-    warnings = (*missing_files(chosen), *unknown(dict(os.environ)))
+    warnings = (*missing_files(chosen), *moot(chosen), *unknown(dict(os.environ)))
     return say((*plan(chosen), *(f"warning: {text}" for text in warnings)))
