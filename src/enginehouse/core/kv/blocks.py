@@ -36,7 +36,7 @@ def pack(tokens: Sequence[int]) -> bytes:
 
 def root(scheme: Scheme, namespace: str = "") -> int:
     """The key before the first block."""
-    return hash(("root", *scheme, namespace))
+    return start(scheme.block_size, scheme.pairs, namespace)
 
 
 def keys(packed: bytes, scheme: Scheme, namespace: str = "") -> list[int]:
@@ -57,6 +57,11 @@ def extend(parent: int, packed: bytes, scheme: Scheme, extras: Sequence[bytes | 
     return [
         key := hash((key, block, extra) if extra else (key, block)) for block, extra in zip(blocks, extras, strict=True)
     ]
+
+
+def start(block_size: int, pairs: bool, namespace: str) -> int:
+    """`root`, for the hot path."""
+    return hash(("root", block_size, pairs, namespace))
 
 
 def chain(parent: int, packed: bytes, step: int) -> list[int]:

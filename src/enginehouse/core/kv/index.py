@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from enginehouse.core.kv.blocks import BYTES_PER_TOKEN, Scheme, chain, extend, pack, root
+from enginehouse.core.kv.blocks import BYTES_PER_TOKEN, Scheme, chain, extend, pack, start
 from enginehouse.core.kv.holders import NOBODY, HolderSets
 from enginehouse.core.kv.overlap import longest, members
 from enginehouse.core.kv.table import ID, Table
@@ -28,17 +28,21 @@ COPIES = 8
 EVICT = 256
 """Pairs evicted at a time, so that looking for the largest holder costs little per pair."""
 
-_ROW = struct.Struct(f"<{ID}s{ID}sHH")
-"""Of a holder's table: handle; key; copies, four bits for each tier; how many blocks are before it."""
+_ROW = struct.Struct(f"<{ID}s{ID}sIH")
+"""Of a holder's table: handle; key; family and copies; how many blocks are before it."""
 DEEPEST = 0xFFFF - EVICT
 _ONE = {Tier.DEVICE: 0x001, Tier.HOST: 0x010, Tier.DISK: 0x100}
-_REST = struct.Struct(f"<{ID}sHH")
+"""A copy: four bits for each tier."""
+_COPIES = 0x00000FFF
+_FAMILY = 0xFFFFF000
+"""Bits of the root's key above them: blocks of one chain have them in common."""
+_REST = struct.Struct(f"<{ID}sIH")
 """A row without its handle."""
 _NODE = struct.Struct(f"<{ID}sI")
 """Of the table of keys: key; number of the holders' set."""
 _SET = struct.Struct("<I")
 """A node without its key."""
-_LINK = struct.Struct("<qHH")
+_LINK = struct.Struct("<qIH")
 """The same with the key as a number."""
 _HANDLE = struct.Struct("<Q").pack
 _KEY = struct.Struct("<q").pack
@@ -159,20 +163,21 @@ class KvIndex:
         if not handles or not _is_sound(event, blocks):
             holder.malformed += 1
             return 0
-        if event.parent is None:
-            before, depth = root(Scheme(event.block_size, event.pairs), event.namespace), 0
-        else:
+        before, depth = start(event.block_size, event.pairs, event.namespace), 0
+        family = before & _FAMILY
+        if event.parent is not None:
             bucket, at = holder.table.find(_HANDLE(event.parent))
-            if at < 0:
+            before, state, depth = _LINK.unpack_from(bucket, at + ID) if at >= 0 else (0, ~family, 0)
+            if state & _FAMILY != family:
+                # Not known, or known for another adapter, salt or block size: as its child the run would be misplaced.
                 holder.orphans += blocks
                 return 0
-            before, _, depth = _LINK.unpack_from(bucket, at + ID)
             depth += 1
         if event.extras is None and not event.pairs:
             keys = chain(before, packed, event.block_size * BYTES_PER_TOKEN)
         else:
             keys = extend(before, packed, Scheme(event.block_size, event.pairs), event.extras)
-        self._hold(holder, handles, [_KEY(key) for key in keys], depth, _ONE[event.tier])
+        self._hold(holder, handles, [_KEY(key) for key in keys], depth, family, _ONE[event.tier])
         return blocks
 
     def remove(self, holder: Holder, event: Removed) -> int:
@@ -192,7 +197,7 @@ class KvIndex:
         """
         if holder.bit:
             packed = [_KEY(key) for key in keys]
-            self._hold(holder, packed, packed, depth, 0)
+            self._hold(holder, packed, packed, depth, 0, 0)
 
     def drop(self, holder: Holder, keys: Sequence[int]) -> int:
         """Keys it holds no more; how many it did."""
@@ -262,19 +267,21 @@ class KvIndex:
         mask: int = self._sets.masks[_SET.unpack_from(bucket, at + ID)[0]] & self._alive
         return mask
 
-    def _hold(self, holder: Holder, handles: Sequence[bytes], keys: Sequence[bytes], depth: int, one: int) -> None:
+    def _hold(
+        self, holder: Holder, handles: Sequence[bytes], keys: Sequence[bytes], depth: int, family: int, one: int
+    ) -> None:
         """Add a copy per handle; `one` is the copy in its tier, 0 where copies are not counted."""
         piece = min(EVICT, self.max_blocks)
         if len(handles) > piece:
             for at in range(0, len(handles), piece):
-                self._hold(holder, handles[at : at + piece], keys[at : at + piece], depth + at, one)
+                self._hold(holder, handles[at : at + piece], keys[at : at + piece], depth + at, family, one)
             return
         if self.blocks + self.pending + len(handles) > self.max_blocks:
             self._make_room(len(handles))
         table = holder.table
         before = table.count
         new = []
-        first = one or 1
+        first = family | (one or 1)
         depth = min(depth, DEEPEST)
         for handle, key in zip(handles, keys, strict=True):
             bucket, at = table.find(handle)
@@ -327,7 +334,7 @@ class KvIndex:
                 continue
             key, copies, depth = _REST.unpack_from(bucket, at + ID)
             left = copies - one if copies & one * 0xF else copies
-            if not one or not left:
+            if not one or not left & _COPIES:
                 table.delete(bucket, at)
                 self._disown(holder, key)
             elif left != copies:
