@@ -261,6 +261,7 @@ class KvIndex:
         self._dead.append((holder.number, holder.table))
 
     def _holding(self, key: int) -> int:
+        """The mask of who holds a block; the most of a lookup's time."""
         bucket, at = self._nodes.find(_KEY(key))
         if at < 0:
             return 0

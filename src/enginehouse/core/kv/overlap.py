@@ -3,15 +3,15 @@
 Engines cache a block only behind the block before it and give up the last blocks of a chain first, so the set of
 holders only shrinks along a prompt. Two positions with equal sets are taken to have the same set all between them;
 where the sets differ, the change is found by halving. A hole is noticed when a probe falls on it, and then ends that
-holder's prefix there; one that lies between two probes is not. Probes are at most `MOST_JUMPS` apart in number, so a
-hole that is longer than a jump always is.
+holder's prefix there, so one as long as a jump always is; a shorter one between two probes is not, and what lies behind
+it is credited. Where a probe says that a holder has a block or lacks it, that is never contradicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-SHORTEST_JUMP = 32
+SHORTEST_JUMP = 8
 """Blocks."""
 MOST_JUMPS = 16
 """Of longer prompts the jumps are longer, not more."""
