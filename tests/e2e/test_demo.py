@@ -38,6 +38,34 @@ def test_the_show_ends_well(start: Start) -> None:
     assert "Traceback" not in shown
 
 
+def test_a_second_turn_lands_on_the_engine_that_holds_the_first(start: Start) -> None:
+    demo = start([*DEMO, "--policy", "kv", "--once"])
+    assert demo.process.wait(55) == 0, demo.output
+    demo.end()
+    first = re.search(r"A chat begins: (\d+) prompt tokens go to (\S+), which had 0 of them", demo.output)
+    assert first is not None, demo.output
+    told = re.search(rf"^ +{re.escape(first[2])}, by policy kv among 2: best", demo.output, re.MULTILINE)
+    assert told is not None, demo.output
+    row = next(line.split() for line in demo.lines if line.split()[:2] == ["*", first[2]])
+    held = int(row[7])
+    assert held > int(first[1]) // 2, "the first turn's blocks"
+    second = re.search(
+        rf"It goes to {re.escape(first[2])}, the same engine: (\d+) of (\d+) tokens predicted in its cache, "
+        r"(\d+) reported",
+        demo.output,
+    )
+    assert second is not None, demo.output
+    predicted, prompt, reported = map(int, second.groups())
+    assert held <= predicted <= reported < prompt, "events may still have come between"
+    spreads = [spread(line) for line in demo.lines if " got " in line]
+    assert all(sum(counts) == 12 for counts in spreads)
+    assert spreads[1][2] > 0, "the newcomer serves"
+    assert 0 in spreads[2], "the leaver gets nothing new"
+    assert "Its stream ended whole: 100 pieces of text" in demo.output
+    assert re.search(r"synced \d+", demo.output), "the table tells of caches"
+    assert "Traceback" not in demo.output
+
+
 def test_it_serves_on_until_interrupted(start: Start) -> None:
     demo = start([*DEMO, "--engines", "1", "--policy", "least-loaded"])
     url = demo.wait_line("until Ctrl-C", within=50).split()[2]

@@ -12,6 +12,7 @@ from enginehouse.demo import DemoSettings, run
 def demo(*, settings: Annotated[DemoSettings, Parameter(name="*")] | None = None) -> int:
     """Mock engines and the frontend in one command: no cluster, no model, no GPU.
 
-    Prints a request to copy, sends one itself, lets an engine join and one leave under traffic, and serves on.
+    Prints a request to copy, sends one itself, lets an engine join and one leave under traffic, and serves on. With
+    --policy kv a chat comes first, whose second turn goes to the engine that holds the first.
     """
     return run(settings if settings is not None else DemoSettings())

@@ -1,4 +1,4 @@
-"""`enginehouse demo`: mock engines and the frontend in one process; one engine joins and one leaves under traffic.
+"""The show: mock engines and the frontend in one process; one engine joins and one leaves under traffic.
 
 Everything is real but the engines' insides: HTTP, tokenizer, gRPC, membership. The show only does what an operator or a
 pod feed would do, and prints what can be seen from outside.
@@ -7,7 +7,6 @@ pod feed would do, and prints what can be seen from outside.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import signal
 import sys
@@ -15,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import count, cycle, islice
 from typing import Any
 
 import uvloop
@@ -24,6 +23,8 @@ from enginehouse.adapters.logs import LogSettings, setup_logs
 from enginehouse.app import Frontend, frontend
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.core.routing.policy import PolicyName, RoutingSettings
+from enginehouse.demo.chat import chat_scene
+from enginehouse.demo.client import Client
 from enginehouse.domain.engine import ProtocolName, Target
 from enginehouse.http.fleet_table import render
 from enginehouse.http.server import HttpSettings
@@ -73,18 +74,30 @@ class Show:
     def __init__(self, settings: DemoSettings, running: Frontend, engines: AsyncExitStack) -> None:
         self._running = running
         self._engines = engines
-        self._host = settings.host
+        self.client = Client(settings.host, running.port)
+        self.holds_told = settings.policy == "kv"
+        """Engines publish what they hold, and it is followed."""
+        self._numbers = count(1)
         self._protocols = cycle(ProtocolName)
         self.seen: dict[str, Seen] = {}
 
     @property
     def url(self) -> str:
         """Where the frontend listens."""
-        return f"http://{self._host}:{self._running.port}"
+        return f"http://{self.client.host}:{self.client.port}"
 
     async def join(self) -> str:
         """Start one more mock engine, of the next protocol, and tell the fleet."""
-        mock = MockEngine(MockSettings(model=MODEL, protocol=next(self._protocols), tokens_per_second=40))
+        port = 0 if self.holds_told else None
+        mock = MockEngine(
+            MockSettings(
+                model=MODEL,
+                protocol=next(self._protocols),
+                tokens_per_second=40,
+                kv_events_port=port,
+                kv_replay_port=port,
+            )
+        )
         seen = mock.engine.journal = Seen()
         await self._engines.enter_async_context(mock)
         member = await self._running.fleet.add(Target.parse(mock.url))
@@ -100,16 +113,21 @@ class Show:
         """Tell the fleet that this engine goes."""
         self._running.fleet.remove(engine_id)
 
-    async def ask(self, tokens: int, say: Callable[[str], None] = lambda text: None) -> tuple[int, str | None]:
+    async def ask(
+        self, tokens: int, say: Callable[[str], None] = lambda text: None, question: str = QUESTION
+    ) -> tuple[int, str | None]:
         """Stream one chat answer; returns how many chunks had text, and the finish reason."""
-        return await asyncio.to_thread(_ask, self._host, self._running.port, tokens, say)
+        answer = await asyncio.to_thread(self.client.chat, _body(tokens, question), say)
+        return answer.pieces, answer.finish
 
     async def spread(self, requests: int) -> str:
-        """Send so many short requests together; tells which engine got how many."""
+        """Send so many short requests of different chats together; tells which engine got how many."""
         before = Counter({engine_id: seen.requests for engine_id, seen in self.seen.items()})
-        await asyncio.gather(*(self.ask(4) for _ in range(requests)))
+        await asyncio.gather(
+            *(self.ask(4, question=f"{number}: {QUESTION}") for number in islice(self._numbers, requests))
+        )
         got = ((engine_id, seen.requests - before[engine_id]) for engine_id, seen in self.seen.items())
-        return ", ".join(f"{engine_id} got {count}" for engine_id, count in got)
+        return ", ".join(f"{engine_id} got {number}" for engine_id, number in got)
 
     async def long_answer(self, tokens: int) -> tuple[str, asyncio.Task[tuple[int, str | None]]]:
         """Begin an answer; returns the id of the engine that has taken it up, and the answer to wait for."""
@@ -123,7 +141,7 @@ class Show:
 
     async def table(self) -> None:
         """Print what `enginehouse engines` would."""
-        page = await asyncio.to_thread(_get, self._host, self._running.port, "/engines")
+        page = await asyncio.to_thread(self.client.page, "/engines")
         print("\n".join(f"    {line}".rstrip() for line in render(page)), flush=True)
 
 
@@ -143,7 +161,9 @@ async def _demo(settings: DemoSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     wanted = Settings(
-        http=HttpSettings(host=settings.host, port=settings.port, shutdown_grace=0.0, shutdown_timeout=10.0),
+        http=HttpSettings(
+            host=settings.host, port=settings.port, debug_headers=True, shutdown_grace=0.0, shutdown_timeout=10.0
+        ),
         routing=RoutingSettings(policy=settings.policy),
         membership=MembershipSettings(drain_timeout=60.0),
     )
@@ -170,7 +190,10 @@ async def _scenes(show: Show, engines: int) -> None:
     print(f"A frontend on {show.url} with {engines} mock engines. Ask it yourself:\n\n{curl(show.url)}\n")
     print(f"> {QUESTION}\n< ", end="", flush=True)  # mock engines answer with words by a rule, not with sense
     await show.ask(24, lambda text: print(text, end="", flush=True))
-    print(f"\n\nTwelve requests, {engines} engines: {await show.spread(12)}")
+    print()
+    if show.holds_told:
+        await chat_scene(show.client, MODEL)
+    print(f"\nTwelve requests, {engines} engines: {await show.spread(12)}")
 
     newcomer = await show.join()
     print(f"\n{newcomer} joins. Twelve more: {await show.spread(12)}")
@@ -186,48 +209,14 @@ async def _scenes(show: Show, engines: int) -> None:
 
 def curl(url: str) -> str:
     """A request to copy."""
-    body = json.dumps(_body(48, stream=True))
+    body = json.dumps(_body(48, QUESTION))
     return f"    curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
-def _body(tokens: int, *, stream: bool) -> dict[str, Any]:
+def _body(tokens: int, question: str) -> dict[str, Any]:
     return {
         "model": MODEL,
-        "messages": [{"role": "user", "content": QUESTION}],
+        "messages": [{"role": "user", "content": question}],
         "max_tokens": tokens,
-        "stream": stream,
+        "stream": True,
     }
-
-
-def _ask(host: str, port: int, tokens: int, say: Callable[[str], None]) -> tuple[int, str | None]:
-    connection = http.client.HTTPConnection(host, port, timeout=60)
-    pieces, finish = 0, None
-    try:
-        headers = {"content-type": "application/json"}
-        connection.request("POST", "/v1/chat/completions", json.dumps(_body(tokens, stream=True)), headers)
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise RuntimeError(f"HTTP {answer.status}: {answer.read().decode()}")
-        for line in answer:
-            if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
-                continue
-            event = json.loads(line.removeprefix(b"data: "))
-            if "error" in event:
-                raise RuntimeError(event["error"]["message"])
-            for choice in event["choices"]:
-                finish = choice["finish_reason"] or finish
-                if text := choice["delta"].get("content"):
-                    pieces += 1
-                    say(text)
-        return pieces, finish
-    finally:
-        connection.close()
-
-
-def _get(host: str, port: int, path: str) -> Any:
-    connection = http.client.HTTPConnection(host, port, timeout=10)
-    try:
-        connection.request("GET", path)
-        return json.load(connection.getresponse())
-    finally:
-        connection.close()
