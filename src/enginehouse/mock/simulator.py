@@ -248,7 +248,7 @@ class Simulator:
         return True
 
     def _extend(self, answer: Answer) -> None:
-        """Another block of an answer is full: hold it. A token counts once it was fed back, a step after it was made."""
+        """Another block of an answer is full: hold it. A token counts once it was fed back, a step later."""
         rank, size = self.ranks[answer.rank], self.settings.block_size
         start = len(answer.chain) * size
         rank.cache.extend(answer.chain, answer.tokens(start, start + size), answer.job.namespace)

@@ -260,17 +260,17 @@ class Follower:
 
 _kv_moves = st.lists(
     st.one_of(
-        st.tuples(st.just("submit"), st.integers(1, 40), st.integers(1, 14)),
+        st.tuples(st.just("submit"), st.integers(1, 20), st.integers(1, 14)),
         st.tuples(st.just("again"), st.integers(0, 20), st.integers(1, 9)),
         st.tuples(st.just("abort"), st.integers(0, 20), st.just(0)),
-        st.tuples(st.just("step"), st.integers(0, 40), st.just(0)),
+        st.tuples(st.just("step"), st.integers(1, 12), st.just(0)),
         st.tuples(st.just("clear"), st.just(0), st.just(0)),
     ),
-    max_size=40,
+    max_size=30,
 )
 
 
-@given(_kv_moves, st.integers(0, 9), st.integers(1, 5), st.sampled_from([0.0, 100.0]))
+@given(_kv_moves, st.integers(0, 20), st.integers(1, 5), st.sampled_from([0.0, 100.0]))
 def test_news_tell_exactly_what_each_cache_holds(
     moves: list[tuple[str, int, int]], capacity: int, block_size: int, prefill: float
 ) -> None:
@@ -286,6 +286,15 @@ def test_news_tell_exactly_what_each_cache_holds(
     followers = [Follower(block_size) for _ in sim.ranks]
     answers: list[Answer] = []
     now = 0.0
+
+    def check() -> None:
+        for rank, follower in zip(sim.ranks, followers, strict=True):
+            assert rank.news is not None
+            follower.hear(rank.news)
+            assert set(follower.held) == set(rank.cache)
+            for key, tokens in follower.held.items():
+                assert rank.cache.chain(tokens)[-1] == key
+
     for kind, number, more in moves:
         if kind == "submit":
             answers.append(sim.submit(job(str(len(answers)), prompt=[300 + number % 3] * number, max_tokens=more)))
@@ -295,16 +304,13 @@ def test_news_tell_exactly_what_each_cache_holds(
         elif kind == "abort" and number < len(answers):
             sim.abort(answers[number])
         elif kind == "step":
-            now += number / 100
-            sim.step(now)
+            for _ in range(number):
+                now += 0.1
+                sim.step(now)
+                check()
         elif kind == "clear":
             sim.clear_caches()
-        for rank, follower in zip(sim.ranks, followers, strict=True):
-            assert rank.news is not None
-            follower.hear(rank.news)
-            assert set(follower.held) == set(rank.cache)
-            for key, tokens in follower.held.items():
-                assert rank.cache.chain(tokens)[-1] == key
+        check()
 
 
 def test_blocks_of_the_answer_are_told_when_they_fill() -> None:
@@ -314,12 +320,31 @@ def test_blocks_of_the_answer_are_told_when_they_fill() -> None:
     sim.step(0.0)
     for tick in range(1, 14):
         assert sim.ranks[0].news is not None
-        told += [(len(answer.output), item.token_ids) for item in sim.ranks[0].news if isinstance(item, Stored)]
+        told += [(len(answer.output), item) for item in sim.ranks[0].news if isinstance(item, Stored)]
         sim.ranks[0].news.clear()
         sim.step(tick / 10)
     tokens = [*PROMPT[:6], *VOCABULARY.answer(PROMPT[:6], 12)]
     # A token is computed into the cache when it is fed back, one step after it was said.
-    assert told == [(1, tokens[:4]), (3, tokens[4:8]), (7, tokens[8:12]), (11, tokens[12:16])]
+    assert [(made, item.token_ids) for made, item in told] == [
+        (1, tokens[:4]),
+        (3, tokens[4:8]),
+        (7, tokens[8:12]),
+        (11, tokens[12:16]),
+    ]
+    keys = PrefixCache(4, 9).chain(tokens[:16])
+    assert [(item.parent, *item.keys) for _, item in told] == list(zip([None, *keys], keys, strict=False))
+
+
+def test_what_ends_last_is_evicted_last() -> None:
+    sim = simulator(block_size=4, kv_blocks=3)
+    sim.submit(job("long", prompt=PROMPT[:4], max_tokens=4))
+    sim.step(0.0)
+    sim.submit(job("short", prompt=PROMPT[4:8], max_tokens=1))
+    run(sim, now=0.05)
+    sim.submit(job("big", prompt=PROMPT[8:16], max_tokens=1))
+    run(sim, now=9.0)
+    cache = PrefixCache(4, 9)
+    assert set(sim.ranks[0].cache) == {*cache.chain(PROMPT[:4]), *cache.chain(PROMPT[8:16])}
 
 
 def test_what_makes_room_goes_before_what_comes_in() -> None:
