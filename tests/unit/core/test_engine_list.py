@@ -47,6 +47,28 @@ def test_changed_hints_are_another_generation() -> None:
     assert plain.generation != hinted.generation
 
 
+def test_an_entry_may_say_where_kv_events_are() -> None:
+    wanted = read_engine_list(
+        b"- grpc://a:1?kv-events-port=5&kv-replay-port=6\n"
+        b"- {url: 'grpc://b:1', kv-events-port: 5, kv-replay-port: 6}\n"
+        b"- {url: 'grpc://c:1?kv-events-port=5', kv-events-port: 5}\n"
+    )
+    assert not isinstance(wanted, BadList)
+    assert [(one.target.kv_events_port, one.target.kv_replay_port) for one in wanted if one.target] == [
+        (5, 6),
+        (5, 6),
+        (5, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [Target("a", 1, kv_events_port=5), Target("a", 1, kv_events_port=5, kv_replay_port=6)]
+)
+def test_changed_kv_ports_are_another_generation(other: Target) -> None:
+    before = engines([Target("a", 1, kv_events_port=7)])[0]
+    assert engines([other])[0].generation not in (before.generation, engines([Target("a", 1)])[0].generation)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -69,6 +91,18 @@ def test_changed_hints_are_another_generation() -> None:
         (b"- a\n---\n- b\n", "not YAML"),
         (b"- \xff", "not UTF-8 at byte 2"),
         (b"[" * 5000, "nested too deeply"),
+        (
+            b"- url: grpc://a:1\n  kv-events-port: x\n",
+            "line 2, column 19 (entry 1): kv-events-port 'x' is not a number",
+        ),
+        (
+            b"- url: grpc://a:1\n  kv-replay-port: 5\n",
+            "line 2, column 19 (entry 1): kv-replay-port needs kv-events-port",
+        ),
+        (
+            b"- url: grpc://a:1?kv-events-port=4\n  kv-events-port: 5\n",
+            "line 2, column 19 (entry 1): kv-events-port 5 contradicts the url, which says 4",
+        ),
         (b"- grpc://a:70000\n", "line 1, column 3 (entry 1): 'grpc://a:70000': port"),
     ],
 )

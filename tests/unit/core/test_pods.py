@@ -155,6 +155,47 @@ def test_the_annotation_has_a_configurable_name_and_goes_before_the_pool() -> No
     assert only(pod(annotations={"example.com/port": "9", ANNOTATION: "8"}), rules).engine_id == "uid-w1:9"
 
 
+KV = "enginehouse.dev/kv-events-port"
+
+
+@pytest.mark.parametrize(
+    ("ports", "kv", "found"),
+    [
+        ("1", "5557", [(5557, None)]),
+        ("1", "5557/6557", [(5557, 6557)]),
+        ("1,2", "5557/6557, 5657", [(5557, 6557), (5657, None)]),
+        ("1,2", None, [(None, None), (None, None)]),
+    ],
+)
+def test_an_annotation_says_where_kv_events_are(
+    ports: str, kv: str | None, found: list[tuple[int | None, int | None]]
+) -> None:
+    annotations = {ANNOTATION: ports} | ({KV: kv} if kv else {})
+    targets = [wanted.target for wanted in read(pod(annotations=annotations))]
+    assert [(one.kv_events_port, one.kv_replay_port) for one in targets if one] == found
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "5/", "/5", "5/x", "5/6/7", "65536", "1,2", "5/70000", "٣"])
+def test_a_bad_annotation_for_kv_events_is_a_reason(text: str) -> None:
+    wanted = only(pod(annotations={KV: text}))
+    assert not wanted.eligible
+    assert f"annotation {KV}={text!r}" in wanted.reason
+
+
+def test_the_annotation_for_kv_events_has_a_configurable_name() -> None:
+    rules = PodRules(port=30001, kv_events_port_annotation="example.com/kv")
+    target = only(pod(annotations={"example.com/kv": "9", KV: "8"}), rules).target
+    assert target is not None
+    assert target.kv_events_port == 9
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "5"), ("5", "6"), ("5", "5/6"), ("5/6", "5/7")])
+def test_changed_kv_ports_are_another_generation(before: str | None, after: str) -> None:
+    first, second = (only(pod(annotations={KV: text} if text else {})) for text in (before, after))
+    assert first.engine_id == second.engine_id
+    assert first.generation != second.generation
+
+
 @pytest.mark.parametrize(("ip", "url"), [("fd00::5", "grpc://[fd00::5]:30001"), ("10.0.0.9", "grpc://10.0.0.9:30001")])
 def test_d19_ipv6_pods_have_a_working_target(ip: str, url: str) -> None:
     target = only(pod(ip=ip)).target
