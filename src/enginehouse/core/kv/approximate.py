@@ -97,16 +97,17 @@ class Expected:
     """
 
     def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
+        self.counts: Counter[int] = Counter()
+        """Keys, with the number of prompts on their way that have them. Read only."""
         self._due: deque[tuple[float, Sequence[int]]] = deque()
         """Answered prompts, and when their events must have come; in that order."""
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return len(self.counts)
 
     def sent(self, keys: Sequence[int]) -> None:
         """A prompt with these blocks goes to the rank."""
-        self._counts.update(keys)
+        self.counts.update(keys)
 
     def answered(self, keys: Sequence[int], until: float) -> None:
         """Its first token came; `until` never decreases."""
@@ -114,18 +115,16 @@ class Expected:
 
     def drop(self, keys: Sequence[int]) -> None:
         """Nothing will come of it."""
-        counts = self._counts
+        counts = self.counts
         for key in keys:
-            left = counts[key] - 1
-            if left > 0:
+            left = counts.pop(key) - 1
+            if left:
                 counts[key] = left
-            else:
-                del counts[key]
 
     def depth(self, keys: Sequence[int], now: float) -> int:
         """Blocks at the prompt's head that the rank is about to hold."""
         self.expire(now)
-        return depth(keys, self._counts)
+        return depth(keys, self.counts)
 
     def expire(self, now: float) -> None:
         """Let go what is overdue."""

@@ -59,21 +59,34 @@ class KvPrompt:
         self._depths = None
 
     def held(self, candidate: Candidate) -> int:
-        """Tokens at the prompt's head that the rank is believed to hold."""
+        """Tokens at the prompt's head that the rank is believed to hold. Asked for every rank at every choice."""
         rank = self._find(candidate)
         if rank is None:
             return 0
         found = 0
         if rank.counted:
-            found = max(self.by_events(rank), self.by_expected(rank))
+            found = self._by_events(rank)
+            if rank.expected.counts:
+                found = max(found, self._by_expected(rank))
             if found:
                 found = int(found * rank.by_events.correction)
         if rank.policy is Policy.APPROXIMATE:
-            found = max(found, int(self.by_sent(rank) * rank.by_sent.correction))
-        return self._whole(found, rank)
+            found = max(found, int(self._by_sent(rank) * rank.by_sent.correction))
+        return self._whole(found, rank) if found else 0
 
     def by_events(self, rank: Rank) -> int:
         """Tokens that the rank holds by its own events."""
+        return self._whole(self._by_events(rank), rank)
+
+    def by_expected(self, rank: Rank) -> int:
+        """Tokens that it holds when the requests that it has are done."""
+        return self._whole(self._by_expected(rank), rank)
+
+    def by_sent(self, rank: Rank) -> int:
+        """Tokens that it likely holds by what we sent it."""
+        return self._whole(self._by_sent(rank), rank)
+
+    def _by_events(self, rank: Rank) -> int:
         if self._depths is None:
             self._depths = [(scheme.block_size, self._index.lookup(self.keys(scheme))) for scheme in self._schemes]
         found = 0
@@ -81,19 +94,13 @@ class KvPrompt:
             deep = depths.get(rank.holder, 0) * size
             if deep > found:
                 found = deep
-        return self._whole(found, rank)
+        return found
 
-    def by_expected(self, rank: Rank) -> int:
-        """Tokens that it holds when the requests that it has are done."""
-        if not len(rank.expected):
-            return 0
-        return self._whole(rank.expected.depth(self.keys(rank.own), self.now) * rank.own.block_size, rank)
+    def _by_expected(self, rank: Rank) -> int:
+        return rank.expected.depth(self.keys(rank.own), self.now) * rank.own.block_size
 
-    def by_sent(self, rank: Rank) -> int:
-        """Tokens that it likely holds by what we sent it."""
-        if not len(rank.sent):
-            return 0
-        return self._whole(rank.sent.depth(self.keys(rank.own), self.now) * rank.own.block_size, rank)
+    def _by_sent(self, rank: Rank) -> int:
+        return rank.sent.depth(self.keys(rank.own), self.now) * rank.own.block_size if len(rank.sent) else 0
 
     def keys(self, scheme: Scheme) -> list[int]:
         """Keys of the prompt's blocks."""
