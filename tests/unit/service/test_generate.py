@@ -154,6 +154,45 @@ def test_a_whole_answer() -> None:
     play(scenario)
 
 
+def test_a_session_stays_with_one_engine() -> None:
+    async def scenario(world: World) -> None:
+        for process in world.process.values():
+            process.answers = True
+        for session in "xyz":
+            request = TokenRequest([1, 2, 3], 4, Sampling(), session=session)
+            seen = {(await world.generator.run(request, Sink(), world.meter)).engine for _ in range(5)}
+            assert seen == {world.generator.explain(request).chosen.name}
+
+    play(scenario, "abcd", routing=RoutingSettings(policy="random", affinity="header"))
+
+
+def test_an_explanation_books_nothing() -> None:
+    async def scenario(world: World) -> None:
+        decision = world.generator.explain(REQUEST)
+        assert {part.engine_id for part in decision.parts} == {"a", "b"}
+        assert world.ledger.in_flight == 0
+        assert not world.calls("a")
+        assert not world.calls("b")
+
+    play(scenario)
+
+
+def test_a_prompt_is_work_until_its_first_token() -> None:
+    async def scenario(world: World) -> None:
+        request = asyncio.create_task(world.generate(Sink()))
+        name, call = await world.call("ab")
+        (load,) = [load for (engine_id, _, _), load in world.ledger if engine_id == name]
+        assert (load.tokens, load.prefill_tokens) == (3, 3)
+        call.sink.on_delta(Delta([], prompt_tokens=3))
+        assert load.prefill_tokens == 3
+        call.deliver([5])
+        assert (load.tokens, load.prefill_tokens) == (3, 0)
+        call.deliver([6], Finish.STOP)
+        await request
+
+    play(scenario)
+
+
 def test_m2_an_engine_lost_before_the_first_token_costs_the_client_nothing() -> None:
     async def scenario(world: World) -> None:
         sink = Sink()

@@ -99,3 +99,27 @@ def test_following_yields_now_and_later_and_ends_with_the_watch() -> None:
         assert seen == [0, 1, 3]
 
     asyncio.run(main())
+
+
+def test_a_listener_is_called_with_the_value_now_and_from_inside_each_publish() -> None:
+    watch = Watch((1,))
+    heard: list[tuple[int, ...]] = []
+    watch.listen(heard.append)
+    assert heard == [(1,)]
+    watch.publish((2,))
+    assert heard == [(1,), (2,)]
+    watch.publish((2,))
+    watch.close()
+    assert heard == [(1,), (2,)]
+
+
+def test_what_a_listener_raises_its_owner_gets() -> None:
+    watch = Watch(1)
+
+    def fail(value: int) -> None:
+        if value == 2:
+            raise ValueError("a bug")
+
+    watch.listen(fail)
+    with pytest.raises(ValueError, match="a bug"):
+        watch.publish(2)
