@@ -95,41 +95,40 @@ def _kv_event_sources(
     server: Mapping[str, Any], told: Mapping[str, Any], ranks: int, block: int | None, host: str
 ) -> tuple[KvEventSource, ...]:
     """From the resolved block, or before 0.5.18 from the option as it was given."""
+    option = _kv_option(server)
+    replay_first = reachable(_text(option.get("replay_endpoint")) or "", host)
     if port := _number(told.get("endpoint_port_base")):
         bound = _text(told.get("endpoint_host")) or "*"
-        replay, topic = _number(told.get("replay_endpoint_port_base")), _text(told.get("topic")) or ""
-        return tuple(
-            KvEventSource(
-                rank,
-                address(bound, port + rank, host),
-                topic,
-                address(bound, replay + rank, host) if replay else None,
-                block,
-            )
-            for rank in range(ranks)
-        )
-    if "kv_events" in server:
+        first: str | None = address(bound, port, host)
+        topic = _text(told.get("topic")) or ""
+        if replay := _number(told.get("replay_endpoint_port_base")):  # from 0.5.22 on
+            replay_first = address(bound, replay, host)
+    elif "kv_events" in server or option.get("publisher") != "zmq":
         return ()
-    try:
-        option = json.loads(server.get("kv_events_config") or "null")
-    except (ValueError, TypeError, RecursionError):
-        return ()
-    if not isinstance(option, dict) or option.get("publisher") != "zmq":
-        return ()
-    first = reachable(_text(option.get("endpoint")) or "tcp://*:5557", host)
+    else:
+        first = reachable(_text(option.get("endpoint")) or "tcp://*:5557", host)
+        topic = _text(option.get("topic")) or ""
     if first is None:
         return ()
-    replay_first = reachable(_text(option.get("replay_endpoint")) or "", host)
     return tuple(
         KvEventSource(
             rank,
             _shifted(first, rank),
-            _text(option.get("topic")) or "",
+            topic,
             _shifted(replay_first, rank) if replay_first else None,
             block,
         )
         for rank in range(ranks)
     )
+
+
+def _kv_option(server: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`--kv-events-config` as it was given."""
+    try:
+        option = json.loads(server.get("kv_events_config") or "null")
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return option if isinstance(option, dict) else {}
 
 
 def _shifted(endpoint: str, rank: int) -> str:
