@@ -292,8 +292,10 @@ def test_silence_is_no_proof_of_loss() -> None:
     talk.now = 130.0
     talk.say(Woke(), AskReplay(5, 4), trust=GAP)
     talk.live(8, Hold(), trust=GAP)
-    for seq in (4, 5, 6, 7):
+    for seq in (4, 5, 6):
         talk.replayed(seq, Apply(), trust=GAP)
+    talk.ended(AskReplay(6, 7), trust=GAP)
+    talk.replayed(7, Apply(), trust=GAP)
     talk.ended(Release(), trust=SYNCED)
     talk.held(8, Apply(), trust=SYNCED)
 
@@ -365,11 +367,12 @@ def test_a_replay_of_another_publisher_that_ends_before_the_live_batches() -> No
 def test_k2_a_restart_at_0_clears_what_was_known() -> None:
     talk = synced(3)
     talk.now = 200.0
-    talk.live(0, Clear(), AskReplay(2, 0), Hold(), trust=REPLAYING, of="B")
+    talk.live(0, Clear(), AskReplay(2, 0), Drop(), trust=REPLAYING, of="B")
+    talk.live(1, Hold(), trust=REPLAYING, of="B")
     talk.replayed(0, Apply(), trust=REPLAYING, of="B")
     talk.ended(Release(), trust=SYNCED)
-    talk.held(0, Drop(), trust=SYNCED, of="B")
-    talk.live(1, Apply(), trust=SYNCED, of="B")
+    talk.held(1, Apply(), trust=SYNCED, of="B")
+    talk.live(2, Apply(), trust=SYNCED, of="B")
     assert talk.state.counts.restarts == 1
 
 
@@ -389,7 +392,22 @@ def test_k2_a_restart_of_which_the_first_batches_are_missed() -> None:
 def test_k2_a_restart_that_begins_with_the_number_heard_last(last: int) -> None:
     talk = synced(last)
     talk.now = 200.0
-    talk.live(last, Clear(), AskReplay(2, 0), Hold(), trust=REPLAYING, of="B")
+    talk.live(last, Clear(), AskReplay(2, 0), Drop(), trust=REPLAYING, of="B")
+
+
+@pytest.mark.parametrize("last", [0, 5])
+def test_k2_a_restart_that_comes_to_the_last_number_of_the_replay(last: int) -> None:
+    talk = synced(last, live=False)
+    talk.now = 200.0
+    talk.live(last, Clear(), AskReplay(2, 0), Drop(), trust=REPLAYING, of="B")
+
+
+def test_k2_a_restart_is_not_believed_before_the_replay_has_what_showed_it() -> None:
+    talk = synced(4, live=False)
+    talk.live(0, Drop(), AskReplay(2, 4), trust=GAP, of="B")
+    talk.ended(Clear(), AskReplay(3, 0), trust=REPLAYING)
+    talk.ended(Release(), trust=NONE)
+    talk.live(1, Apply(), trust=PARTIAL, of="B")
 
 
 def test_k2_a_restart_before_anything_came_live() -> None:
@@ -462,6 +480,8 @@ def test_k2_where_the_same_publisher_cannot_be_proven_the_view_begins_anew() -> 
 def test_k2_without_replay_nothing_outlives_the_connection() -> None:
     talk = following(3)
     talk.say(Lost("broken"), Clear(), trust=GAP)
+    talk.say(Lost("cannot be reached"), trust=GAP)
+    assert talk.state.reason == "cannot be reached"
     talk.say(Connected(), trust=GAP)
     talk.live(4, Apply(), trust=GAP)
     talk.live(5, Apply(), trust=PARTIAL)
@@ -488,6 +508,18 @@ def test_a_connection_lost_in_the_middle_of_a_replay() -> None:
     talk.ended(Release(), trust=SYNCED)
 
 
+def test_a_connection_lost_while_the_replay_rests() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    for ask in (2, 3):
+        talk.ended(AskReplay(ask, 0), trust=REPLAYING, complete=False)
+    talk.ended(Discard(), WakeAt(130.0), trust=REPLAYING, complete=False)
+    talk.say(Lost("broken"), trust=NONE)
+    talk.now = 200.0
+    talk.say(Woke(), trust=NONE)
+    talk.say(Connected(), AskReplay(4, 0), trust=REPLAYING)
+
+
 def test_what_will_not_come_back_is_forgotten() -> None:
     talk = synced(3)
     talk.say(Lost("the engine offers no events", permanent=True), Clear(), trust=NONE)
@@ -508,6 +540,28 @@ def test_no_room_while_a_replay_runs_makes_it_asked_again() -> None:
     for seq in (1, 2, 3):
         talk.replayed(seq, Apply(), trust=REPLAYING)
     talk.ended(Release(), trust=SYNCED)
+
+
+def test_no_room_for_batches_that_nobody_has_seen_makes_a_replay_asked_again_too() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk.replayed(0, Apply(), trust=REPLAYING)
+    talk.say(Overflowed(), trust=REPLAYING)
+    talk.ended(AskReplay(2, 1), trust=REPLAYING)
+    talk.replayed(1, Apply(), trust=REPLAYING)
+    talk.ended(Release(), trust=SYNCED)
+
+
+def test_no_room_and_a_replay_that_has_not_what_was_dropped() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk.live(3, Hold(), trust=REPLAYING)
+    talk.say(Overflowed(), trust=REPLAYING)
+    for seq in range(3):
+        talk.replayed(seq, Apply(), trust=REPLAYING)
+    talk.ended(AskReplay(2, 3), trust=REPLAYING)
+    talk.ended(Clear(), Release(), trust=GAP)
+    talk.live(4, Apply(), trust=GAP)
 
 
 def test_no_room_for_live_batches_is_a_gap_though_no_number_shows_it() -> None:

@@ -142,9 +142,7 @@ def _restarted(state: CursorState, batch: Live, now: float) -> Step:
         state, applied = flow(mistrust(state, reason), batch, now)
         return state, (*cleared, *applied)
     state, intents = start_over(state, reason, now)
-    if state.replay is None:
-        return state, (*intents, Drop())
-    return replace(state, owed=batch.seq - 1), (*intents, Hold())
+    return state, (*intents, Drop())  # the replay must bring this one too
 
 
 def _connected(state: CursorState, now: float) -> Step:
@@ -167,7 +165,7 @@ def _lost(state: CursorState, lost: Lost) -> Step:
     had_view = not state.empty
     intents: tuple[Intent, ...] = (Discard(),) if state.replay is not None else ()
     if had_view and state.can_ask and not lost.permanent:
-        state = replace(state, doubt=True, suspect=False)
+        state = replace(state, doubt=True)
     else:
         state, cleared = emptied(state)
         intents = (*cleared, *intents)
@@ -178,7 +176,6 @@ def _lost(state: CursorState, lost: Lost) -> Step:
         trust=Trust.GAP if gap else Trust.NONE,
         reason=lost.reason,
         live=NOTHING,
-        live_mark=b"",
         owed=NOTHING,
         replay=None,
         retry_at=None,
