@@ -2,8 +2,8 @@
 
 Linear hashing: the table grows by one bucket at a time, by splitting one, so no insertion ever moves more than a few
 dozen rows. A bucket is one string of rows, searched by `bytearray.find`, which for so short a string costs no more than
-one probe written in Python. There are no objects per row: a dictionary of integers takes three times the memory, and
-here the garbage collector has nothing to visit.
+one probe written in Python. There are no objects per row, which a dictionary of integers would have: it takes three
+times the memory.
 """
 
 from __future__ import annotations

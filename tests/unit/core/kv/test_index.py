@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from enginehouse.core.kv.blocks import Scheme, keys, pack
-from enginehouse.core.kv.index import COPIES, EVICT, Holder, KvIndex
+from enginehouse.core.kv.index import Holder, KvIndex
+from enginehouse.core.kv.pairs import COPIES, EVICT
 from enginehouse.domain.kv import Removed, Stored, Tier, namespace
 
 SIZE = 4
@@ -81,6 +82,8 @@ def test_k2_a_run_behind_an_unknown_parent_is_dropped_and_counted(index: KvIndex
         Stored([1, 2, 1], None, PROMPT[:12], SIZE),
         Stored([-1], None, PROMPT[:4], SIZE),
         Stored([2**64], None, PROMPT[:4], SIZE),
+        stored(parent=-1),
+        stored(parent=2**64),
     ],
 )
 def test_a_run_that_contradicts_itself_is_dropped_and_counted(index: KvIndex, holder: Holder, event: Stored) -> None:
@@ -160,6 +163,14 @@ def test_blocks_of_other_attention_are_not_and_their_removals_neither(
     index.remove(holder, Removed(list(range(1, 11)), group=1))
     assert found(index) == {holder: 10}
     index.remove(holder, Removed([1], group=7))
+    assert found(index) == {}
+
+
+def test_a_group_is_what_was_last_said_of_it(index: KvIndex, holder: Holder) -> None:
+    index.store(holder, stored(group=1, kind="mamba"))
+    index.store(holder, stored(group=1, kind="full_attention"))
+    assert found(index) == {holder: 10}
+    index.remove(holder, Removed([1], group=1))
     assert found(index) == {}
 
 

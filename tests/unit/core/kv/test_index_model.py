@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from enginehouse.core.kv.blocks import Scheme, keys, pack
-from enginehouse.core.kv.index import COPIES, Holder, KvIndex
+from enginehouse.core.kv.index import Holder, KvIndex
+from enginehouse.core.kv.pairs import COPIES
 from enginehouse.domain.kv import Removed, Stored, Tier
 
 SIZES = (1, 2)
