@@ -13,6 +13,7 @@ import uvloop
 import zmq
 
 from enginehouse.adapters.kv_events import KvEventSettings, ZmqKvEvents
+from enginehouse.adapters.kv_events.rota import AT_ONCE
 from enginehouse.domain.engine import KvEventSource
 from enginehouse.ports import KvSubscription
 from tests.contract.kv_peers import Heard, Publisher
@@ -235,7 +236,7 @@ def test_a_replay_of_ten_thousand_batches_is_complete_and_leaves_room(run: Any) 
             await asyncio.gather(others(), heard.until(lambda: heard.ends))
             assert heard.replayed_numbers == list(range(10_000))
             assert heard.ends == [(0, True)]
-            assert 0 < most <= 2 * 64, "too many at once"
+            assert 0 < most <= 2 * AT_ONCE, "too many at once"
 
     run(test())
 

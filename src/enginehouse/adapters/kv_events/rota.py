@@ -7,8 +7,8 @@ from typing import Protocol
 
 import zmq
 
-_AT_ONCE = 64
-"""Messages in one turn, over all sockets: some 300 µs."""
+AT_ONCE = 32
+"""Messages in one turn, over all sockets: some 10 µs each."""
 
 
 class Reader(Protocol):
@@ -48,7 +48,7 @@ class Rota:
             self._next = self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        room = _AT_ONCE
+        room = AT_ONCE
         try:
             while self._ready and room > 0:
                 reader = next(iter(self._ready))

@@ -135,6 +135,17 @@ def test_kv_sources_of_old_releases_come_from_the_option() -> None:
     assert read({"kv_events": None, "kv_events_config": '{"publisher": "zmq"}'}).kv_event_sources == ()
 
 
+@pytest.mark.parametrize(("told", "port"), [(None, 5657), (5757, 5757)])
+def test_where_past_events_are_is_told_since_0_5_22_and_before_by_the_option(told: int | None, port: int) -> None:
+    block = {"endpoint_host": "*", "endpoint_port_base": 5557, "dp_size": 2}
+    if told is not None:
+        block["replay_endpoint_port_base"] = told
+    option = json.dumps({"publisher": "zmq", "endpoint": "tcp://*:1", "replay_endpoint": "tcp://*:5657"})
+    sources = read({"kv_events": block, "kv_events_config": option}).kv_event_sources
+    assert [source.endpoint for source in sources] == ["tcp://10.0.0.7:5557", "tcp://10.0.0.7:5558"]
+    assert [source.replay_endpoint for source in sources] == [f"tcp://10.0.0.7:{port}", f"tcp://10.0.0.7:{port + 1}"]
+
+
 def test_adapters_are_the_cards_with_a_parent() -> None:
     cards = [ModelCard(id="m", root="m", max_model_len=10), ModelCard(id="a", root="/a", parent="m")]
     assert read({}, cards=cards).loras == ("a",)
