@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from enginehouse.core.kv.blocks import BYTES_PER_TOKEN, Scheme, chain, extend, pack, start
 from enginehouse.core.kv.overlap import longest, members
-from enginehouse.core.kv.pairs import FAMILY, LINK, Holder, Pairs, pack_key
+from enginehouse.core.kv.pairs import Pairs
+from enginehouse.core.kv.rows import FAMILY, LINK, Holder, pack_key
 from enginehouse.core.kv.table import ID
 from enginehouse.domain.kv import Removed, Stored, Tier
 

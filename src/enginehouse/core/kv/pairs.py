@@ -8,64 +8,17 @@ longer alive, and is taken apart later (`sweep`), before the bit is used again.
 from __future__ import annotations
 
 import heapq
-import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from enginehouse.core.kv.holders import NOBODY, HolderSets
+from enginehouse.core.kv.rows import COPIES, DEEPEST, MOST_COPIES, NODE, REST, ROW, SET, Holder, pack_key
 from enginehouse.core.kv.table import ID, Table
 
-COPIES = 8
-"""Copies of one block in one tier that are counted."""
 EVICT = 256
 """Pairs evicted at a time, so that looking for the largest holder costs little per pair."""
-DEEPEST = 0xFFFF - EVICT
-"""Blocks before a block; where there are more it does not matter how many."""
-
-FAMILY = 0xFFFFF000
-"""Bits of a row's state that blocks of one chain have in common; below them the copies, four bits for each tier."""
-_COPIES = 0x00000FFF
-
-_ROW = struct.Struct(f"<{ID}s{ID}sIH")
-"""Of a holder's table: handle; key; state; how many blocks are before it."""
-_REST = struct.Struct(f"<{ID}sIH")
-"""A row without its handle."""
-LINK = struct.Struct("<qIH")
-"""The same with the key as a number."""
-_NODE = struct.Struct(f"<{ID}sI")
-"""Of the table of keys: key; number of the holders' set."""
-_SET = struct.Struct("<I")
-"""A node without its key."""
-pack_key = struct.Struct("<q").pack
 _DUPLICATE_BYTES = 150
 """Of a dictionary entry with its key."""
-
-
-class Holder:
-    """What one rank of one incarnation holds."""
-
-    __slots__ = ("bit", "duplicates", "hand", "ignored_groups", "malformed", "number", "orphans", "table")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.bit = 1 << number
-        """0 once it has left: nothing changes for it any more."""
-        self.table = Table(_ROW.size)
-        self.duplicates: dict[bytes, int] = {}
-        """Keys that more than one handle stands for, with the number of handles beyond the first."""
-        self.ignored_groups: set[int] = set()
-        """KV groups whose blocks are not indexed: removals do not say their kind."""
-        self.hand = 0
-        """Where eviction goes on."""
-        self.orphans = 0
-        """Blocks dropped because the block before them is not known."""
-        self.malformed = 0
-        """Runs dropped because they contradict themselves."""
-
-    @property
-    def blocks(self) -> int:
-        """Blocks it is known to hold, by handle."""
-        return self.table.count
 
 
 class Pairs:
@@ -80,7 +33,7 @@ class Pairs:
         """Pairs of holders gone or cleared that wait for `sweep`; they count against the cap."""
         self.evicted = 0
         """Pairs given up to stay under the cap."""
-        self._nodes = Table(_NODE.size)
+        self._nodes = Table(NODE.size)
         self._sets = HolderSets()
         self.holders: dict[int, Holder] = {}
         self._alive = 0
@@ -111,7 +64,7 @@ class Pairs:
         if holder.bit:
             self._retire(holder)
             holder.bit = 0
-            holder.table = Table(_ROW.size)
+            holder.table = Table(ROW.size)
             holder.duplicates = {}
 
     def clear(self, holder: Holder) -> None:
@@ -120,7 +73,7 @@ class Pairs:
             self._retire(holder)
             holder.number = self._take_number()
             holder.bit = 1 << holder.number
-            holder.table = Table(_ROW.size)
+            holder.table = Table(ROW.size)
             holder.duplicates = {}
             self.holders[holder.number] = holder
             self._alive |= holder.bit
@@ -130,7 +83,7 @@ class Pairs:
         while self._dead and budget > 0:
             number, table = self._dead[0]
             before = table.count
-            for _, key, _, _ in _ROW.iter_unpack(table.pop()):
+            for _, key, _, _ in ROW.iter_unpack(table.pop()):
                 self._uncredit(1 << number, key)
             self.pending -= before - table.count
             budget -= before - table.count + 1
@@ -147,16 +100,16 @@ class Pairs:
             assert holder.bit == 1 << number
             handles: dict[bytes, int] = {}
             for row in holder.table.rows():
-                _, key, _, _ = _ROW.unpack(row)
+                _, key, _, _ = ROW.unpack(row)
                 handles[key] = handles.get(key, -1) + 1
                 held[key] = held.get(key, 0) | holder.bit
             assert holder.duplicates == {key: beyond for key, beyond in handles.items() if beyond}
         for number, table in self._dead:
             assert number not in self.holders
             for row in table.rows():
-                _, key, _, _ = _ROW.unpack(row)
+                _, key, _, _ = ROW.unpack(row)
                 held[key] = held.get(key, 0) | 1 << number
-        nodes = dict(_NODE.unpack(row) for row in self._nodes.rows())
+        nodes = dict(NODE.unpack(row) for row in self._nodes.rows())
         assert held == {key: self._sets.masks[number] for key, number in nodes.items()}
         used: dict[int, int] = {}
         for number in nodes.values():
@@ -189,7 +142,7 @@ class Pairs:
         bucket, at = self._nodes.find(pack_key(key))
         if at < 0:
             return 0
-        mask: int = self._sets.masks[_SET.unpack_from(bucket, at + ID)[0]] & self._alive
+        mask: int = self._sets.masks[SET.unpack_from(bucket, at + ID)[0]] & self._alive
         return mask
 
     def hold(
@@ -205,7 +158,7 @@ class Pairs:
         if self.blocks + self.pending + blocks > self.max_blocks:
             self._make_room(blocks)
         table = holder.table
-        find, append, pack_row = table.find, table.append, _ROW.pack
+        find, append, pack_row = table.find, table.append, ROW.pack
         before = table.count
         new = []
         first = family | (one or 1)
@@ -217,14 +170,14 @@ class Pairs:
                 append(bucket, pack_row(handle, key, first, depth))
                 new.append(key)
             else:
-                known, copies, _ = _REST.unpack_from(bucket, at + ID)
+                known, copies, _ = REST.unpack_from(bucket, at + ID)
                 if known != key:
                     # The engine gave the id to other content: of the two the newer is believed, and one copy of it.
                     self._disown(holder, known)
-                    _ROW.pack_into(bucket, at, handle, key, first, depth)
+                    ROW.pack_into(bucket, at, handle, key, first, depth)
                     new.append(key)
-                elif copies & one * 0xF < one * COPIES:
-                    _ROW.pack_into(bucket, at, handle, key, copies + one, depth)
+                elif copies & one * 0xF < one * MOST_COPIES:
+                    ROW.pack_into(bucket, at, handle, key, copies + one, depth)
             depth += 1
         self.blocks += table.count - before
         if new:
@@ -236,19 +189,19 @@ class Pairs:
         was, becomes, moved, record = -1, NOBODY, 0, b""
         for key in keys:
             bucket, at = nodes.find(key)
-            number = NOBODY if at < 0 else _SET.unpack_from(bucket, at + ID)[0]
+            number = NOBODY if at < 0 else SET.unpack_from(bucket, at + ID)[0]
             if number != was:
                 if moved:
                     sets.move(was, becomes, moved)
                 was, becomes, moved = number, sets.number(sets.masks[number] | bit), 0
-                record = _SET.pack(becomes)
+                record = SET.pack(becomes)
             if becomes == was:
                 holder.duplicates[key] = holder.duplicates.get(key, 0) + 1
             elif at < 0:
                 nodes.append(bucket, key + record)
                 moved += 1
             else:
-                bucket[at + ID : at + _NODE.size] = record
+                bucket[at + ID : at + NODE.size] = record
                 moved += 1
         if moved:
             sets.move(was, becomes, moved)
@@ -261,13 +214,13 @@ class Pairs:
             bucket, at = table.find(handle)
             if at < 0:
                 continue
-            key, copies, depth = _REST.unpack_from(bucket, at + ID)
+            key, copies, depth = REST.unpack_from(bucket, at + ID)
             left = copies - one if copies & one * 0xF else copies
-            if not one or not left & _COPIES:
+            if not one or not left & COPIES:
                 table.delete(bucket, at)
                 self._disown(holder, key)
             elif left != copies:
-                _ROW.pack_into(bucket, at, handle, key, left, depth)
+                ROW.pack_into(bucket, at, handle, key, left, depth)
         self.blocks -= before - table.count
         return before - table.count
 
@@ -287,7 +240,7 @@ class Pairs:
         bucket, at = nodes.find(key)
         if at < 0:
             return
-        (was,) = _SET.unpack_from(bucket, at + ID)
+        (was,) = SET.unpack_from(bucket, at + ID)
         mask = sets.masks[was]
         if not mask & bit:
             return
@@ -295,7 +248,7 @@ class Pairs:
         if becomes == NOBODY:
             nodes.delete(bucket, at)
         else:
-            _SET.pack_into(bucket, at + ID, becomes)
+            SET.pack_into(bucket, at + ID, becomes)
         sets.move(was, becomes)
 
     def _make_room(self, blocks: int) -> None:
@@ -317,8 +270,8 @@ class Pairs:
                 holder.hand = (holder.hand + 1) % len(table.buckets)
                 bucket = table.buckets[holder.hand]
                 for place in _least_useful(bucket)[: table.count - goal]:
-                    _, key, _, _ = _ROW.unpack_from(bucket, place * _ROW.size)
-                    table.delete(bucket, place * _ROW.size)
+                    _, key, _, _ = ROW.unpack_from(bucket, place * ROW.size)
+                    table.delete(bucket, place * ROW.size)
                     self._disown(holder, key)
             wanted -= before - goal
             self.blocks -= before - goal
@@ -330,7 +283,7 @@ def _least_useful(bucket: bytearray) -> list[int]:
 
     A prefix that many prompts share is old and used all the time, and all behind it is worth nothing without it.
     """
-    rows = len(bucket) // _ROW.size
-    depths = [depth for _, _, _, depth in _ROW.iter_unpack(bucket[: (rows + 1) // 2 * _ROW.size])]
+    rows = len(bucket) // ROW.size
+    depths = [depth for _, _, _, depth in ROW.iter_unpack(bucket[: (rows + 1) // 2 * ROW.size])]
     deepest = sorted(range(len(depths)), key=depths.__getitem__, reverse=True)
     return sorted(deepest[: (rows + 3) // 4], reverse=True)

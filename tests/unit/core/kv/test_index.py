@@ -6,7 +6,8 @@ import pytest
 
 from enginehouse.core.kv.blocks import Scheme, keys, pack
 from enginehouse.core.kv.index import Holder, KvIndex
-from enginehouse.core.kv.pairs import COPIES, EVICT
+from enginehouse.core.kv.pairs import EVICT
+from enginehouse.core.kv.rows import MOST_COPIES
 from enginehouse.domain.kv import Removed, Stored, Tier, namespace
 
 SIZE = 4
@@ -112,11 +113,11 @@ def test_a_block_is_held_while_any_tier_has_a_copy(index: KvIndex, holder: Holde
 
 
 def test_copies_are_counted_up_to_a_limit(index: KvIndex, holder: Holder) -> None:
-    for _ in range(COPIES + 3):
+    for _ in range(MOST_COPIES + 3):
         index.store(holder, stored())
-    for copy in range(COPIES):
+    for copy in range(MOST_COPIES):
         assert found(index) == {holder: 10}
-        assert index.remove(holder, Removed(list(range(1, 11)))) == (10 if copy == COPIES - 1 else 0)
+        assert index.remove(holder, Removed(list(range(1, 11)))) == (10 if copy == MOST_COPIES - 1 else 0)
     assert found(index) == {}
 
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from enginehouse.core.kv.blocks import Scheme, keys, pack
 from enginehouse.core.kv.index import Holder, KvIndex
-from enginehouse.core.kv.pairs import COPIES
+from enginehouse.core.kv.rows import MOST_COPIES
 from enginehouse.domain.kv import Removed, Stored, Tier
 
 SIZES = (1, 2)
@@ -54,7 +54,7 @@ class Naive:
             if self.content.get(handle) != content:
                 self.content[handle], self.copies[handle] = content, {}
             copies = self.copies[handle]
-            copies[event.tier] = min(COPIES, copies.get(event.tier, 0) + 1)
+            copies[event.tier] = min(MOST_COPIES, copies.get(event.tier, 0) + 1)
 
     def remove(self, event: Removed) -> None:
         for handle in event.hashes:
@@ -131,7 +131,7 @@ class Machine(RuleBasedStateMachine):
             namespace=data.draw(st.sampled_from(SPACES)),
         )
 
-    @rule(data=st.data(), times=st.sampled_from([1, 1, 1, 2, COPIES + 1]))
+    @rule(data=st.data(), times=st.sampled_from([1, 1, 1, 2, MOST_COPIES + 1]))
     @precondition(lambda self: self.naive)
     def store(self, data: st.DataObject, times: int) -> None:
         holder = data.draw(st.sampled_from(list(self.naive)))
