@@ -152,20 +152,18 @@ class RankFeed:
             now = max(now, self._wake_at)  # timers may fire a hair early
         self._state, intents = cursor.step(before, event, now)
         self._count(before)
+        if isinstance(event, cursor.Lost) and before.connected and not before.can_replay:
+            self._knowledge.clear(self.key, sent=True)  # nobody can tell whether it is another process that comes back
         if self._state.trust in (Trust.NONE, Trust.REPLAYING, Trust.GAP):
             self._believe()  # at once; better news only when all is applied
         cost = 1
         for intent in intents:
             match intent:
                 case cursor.Clear():
-                    # Another publisher is another process: what we sent the old one is gone with it. After a broken
-                    # connection without replay nobody can tell whether it is another.
-                    restarted = self._state.counts.restarts > before.counts.restarts
-                    self._knowledge.clear(self.key, sent=restarted or isinstance(event, cursor.Lost))
+                    # Another publisher is another process: what we sent the old one is gone with it.
+                    self._knowledge.clear(self.key, sent=self._state.counts.restarts > before.counts.restarts)
                 case cursor.Apply():
                     assert isinstance(event, cursor.Live | cursor.Held | cursor.Replayed)
-                    if isinstance(event, cursor.Live) and event.seq == 0 and self._knowledge.heard(self.key).batches:
-                        self._knowledge.clear(self.key, sent=True)  # another process, however it was met
                     cost += self._apply(event.seq, payload)
                 case cursor.Hold():
                     assert isinstance(event, cursor.Live | cursor.Held)

@@ -133,23 +133,42 @@ def test_k2_a_restart_behind_a_broken_connection(replays: bool) -> None:
     play(scenario)
 
 
-def test_k2_what_we_sent_to_a_process_is_gone_with_it() -> None:
-    """Without replay, and before its first batch, only what we sent could be credited."""
+def test_k2_what_we_sent_is_gone_with_the_process_that_got_it() -> None:
+    """While its history is being fetched only what we sent is credited."""
 
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored([9, *TOKENS]))
+        await world.ask(TOKENS)
+        publisher.mute = True
+        publisher.restart()
+        publisher.publish(fake_stored([8, *TOKENS]))
+        await world.settle()
+        assert world.rank("a").trust is Trust.REPLAYING
+        assert world.held() == {("a", None): 0}
+        await world.ask(TOKENS)
+        assert world.held() == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_k2_what_we_sent_is_gone_with_a_connection_that_nothing_can_vouch_for() -> None:
     async def scenario(world: World) -> None:
         publisher = world.start("a", replays=False)
         await world.joined("a")
         publisher.publish(fake_stored(TOKENS))
+        publisher.publish(lost=True)
+        publisher.publish()
         await world.ask(TOKENS)
-        publisher.lose()
-        publisher.restart()
-        publisher.connect()
-        publisher.publish(fake_stored([9, *TOKENS]))
-        await world.settle()
-        assert world.rank("a").approximate_blocks == 0
+        assert world.held() == {("a", None): 96}, "events were lost, and what we sent counts"
         publisher.lose()
         await world.settle()
         assert world.held() == {("a", None): 0}
+        await world.ask(TOKENS)
+        publisher.lose("no route to host")
+        await world.settle()
+        assert world.held() == {("a", None): 96}, "it was not connected meanwhile"
 
     play(scenario)
 
