@@ -332,5 +332,5 @@ class World(RuleBasedStateMachine):
                 return
 
 
-World.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+World.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestConverges = World.TestCase
