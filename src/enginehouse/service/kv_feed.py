@@ -75,6 +75,12 @@ class RankFeed:
         if self._timer is not None:
             self._timer.cancel()
 
+    def fail(self) -> None:
+        """It cannot go on by a fault of ours. What it brought is not believed any more."""
+        self.close()
+        self._knowledge.clear(self.key, sent=False)
+        self._knowledge.believe(self.key, Trust.NONE, "its events made this frontend fail: see the log")
+
     # What arrives. Nothing is done here but to remember it.
 
     def live(self, seq: int, payload: bytes) -> None:
@@ -157,6 +163,7 @@ class RankFeed:
         if self._state.trust in (Trust.NONE, Trust.REPLAYING, Trust.GAP):
             self._believe()  # at once; better news only when all is applied
         cost = 1
+        then: cursor.Event | None = None
         for intent in intents:
             match intent:
                 case cursor.Clear():
@@ -164,10 +171,13 @@ class RankFeed:
                     self._knowledge.clear(self.key, sent=self._state.counts.restarts > before.counts.restarts)
                 case cursor.Apply():
                     assert isinstance(event, cursor.Live | cursor.Held | cursor.Replayed)
-                    cost += self._apply(event.seq, payload)
+                    cost += len(payload) // _BYTES_PER_BLOCK
+                    if not self._apply(payload):
+                        then = cursor.Undecodable(event.seq)
                 case cursor.Hold():
                     assert isinstance(event, cursor.Live | cursor.Held)
-                    self._hold(event.seq, payload)
+                    if not self._hold(event.seq, payload):
+                        then = cursor.Overflowed()
                 case cursor.Release():
                     self._released, self._held, self._held_bytes = self._held, deque(), 0
                 case cursor.Discard():
@@ -180,18 +190,21 @@ class RankFeed:
                     self._wake(intent.at)
                 case cursor.Drop():
                     pass
+        if then is not None:
+            return cost + self._step(then, b"")
         if self._slices is None:
             self._believe()
         return cost
 
-    def _apply(self, seq: int, payload: bytes) -> int:
+    def _apply(self, payload: bytes) -> bool:
+        """Begin to apply a batch. False: it cannot be read."""
         assert self._subscription is not None
         heard = self._knowledge.heard(self.key)
         try:
             batch = self._subscription.decode(payload)
         except ValueError:
             heard.malformed += 1
-            return self._step(cursor.Undecodable(seq), b"")
+            return False
         heard.applied(len(batch.events), self._loop.time())
         heard.malformed += batch.malformed
         heard.ignored += batch.ignored
@@ -200,16 +213,17 @@ class RankFeed:
             if heard.misdirected == 1:
                 log.warning("kv events of another rank", **self._who(), names=batch.rank)
         self._slices = slices(batch)
-        return len(payload) // _BYTES_PER_BLOCK
+        return True
 
-    def _hold(self, seq: int, payload: bytes) -> None:
+    def _hold(self, seq: int, payload: bytes) -> bool:
+        """Keep a batch for later. False: there is no room, and nothing is kept any more."""
         if len(self._held) >= MOST_BATCHES or self._held_bytes + len(payload) > MOST_BYTES:
             self._discard()
             self._knowledge.heard(self.key).overflows += 1
-            self._step(cursor.Overflowed(), b"")
-        else:
-            self._held.append((seq, payload))
-            self._held_bytes += len(payload)
+            return False
+        self._held.append((seq, payload))
+        self._held_bytes += len(payload)
+        return True
 
     def _discard(self) -> None:
         self._held.clear()

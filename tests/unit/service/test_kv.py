@@ -9,7 +9,7 @@ import pytest
 from enginehouse.core.kv.accuracy import WINDOW
 from enginehouse.core.kv.view import Policy
 from enginehouse.domain.engine import LINK, KvEventSource
-from enginehouse.domain.kv import Cleared, Removed, Trust
+from enginehouse.domain.kv import Cleared, KvEvent, RankKey, Removed, Trust
 from enginehouse.service import kv_feed
 from enginehouse.service.kv_intake import TURN
 from enginehouse.service.membership import Member
@@ -410,6 +410,45 @@ def test_an_engine_that_says_later_where_its_events_are() -> None:
         publisher.publish(fake_stored(TOKENS))
         await asyncio.sleep(10)  # a check reads what it says of itself now
         assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 96})
+
+    play(scenario)
+
+
+def test_of_two_sources_for_one_rank_the_first_counts() -> None:
+    async def scenario(world: World) -> None:
+        sources = (KvEventSource(0, "tcp://a:1"), KvEventSource(0, "tcp://a:2"), KvEventSource(0, LINK))
+        publishers = [world.events.listen(source.endpoint, replays=False) for source in sources]
+        world.start("a", kv_event_sources=sources)
+        await world.joined("a")
+        assert [source.endpoint for source in world.events.following] == ["tcp://a:1"]
+        publishers[0].publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.held() == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_events_that_hit_a_bug_of_ours_cost_that_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        a, b = world.start("a"), world.start("b")
+        await world.joined("ab")
+        a.publish(fake_stored(TOKENS))
+        await world.settle()
+        apply = world.knowledge.apply
+
+        def fail(key: RankKey, event: KvEvent) -> None:
+            if key.engine_id == "a":
+                raise ZeroDivisionError
+            apply(key, event)
+
+        monkeypatch.setattr(world.knowledge, "apply", fail)
+        a.publish(fake_stored([9, *TOKENS], base=50))
+        b.publish(fake_stored(TOKENS))
+        a.publish()
+        await world.settle()
+        assert world.held() == {("a", None): 0, ("b", None): 96}
+        assert (world.rank("a").trust, world.rank("a").policy) == (Trust.NONE, Policy.APPROXIMATE)
+        assert "see the log" in world.rank("a").policy_reason
 
     play(scenario)
 
