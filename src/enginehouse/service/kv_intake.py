@@ -12,9 +12,9 @@ from enginehouse.service.kv_feed import RankFeed
 
 log = structlog.get_logger("enginehouse.kv")
 
-TURN = 1024
-"""Blocks applied in one go: about a millisecond."""
-_SHARE = 256
+TURN = 384
+"""Blocks applied in one go: about a millisecond, reading the batches included."""
+_SHARE = 128
 """Of these, for one rank while others wait."""
 
 
