@@ -715,6 +715,18 @@ def test_a_proof_is_progress_and_what_is_missing_after_it_is_a_hole() -> None:
     talk.ended(Release(), trust=SYNCED)
 
 
+def test_what_was_held_before_a_rest_is_the_replays_to_bring() -> None:
+    talk = synced(3)
+    talk.live(5, Hold(), AskReplay(2, 4), trust=GAP)
+    for ask in (3, 4):
+        talk.ended(AskReplay(ask, 4), trust=GAP, complete=False)
+    talk.ended(Discard(), WakeAt(130.0), trust=GAP, complete=False)
+    talk.now = 130.0
+    talk.say(Woke(), AskReplay(5, 4), trust=GAP)
+    talk.replayed(4, Apply(), trust=GAP)
+    talk.ended(AskReplay(6, 5), trust=GAP)
+
+
 def test_only_tries_in_a_row_count() -> None:
     talk = Talk()
     talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
