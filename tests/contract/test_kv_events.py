@@ -14,6 +14,7 @@ import zmq
 
 from enginehouse.adapters.kv_events import KvEventSettings, ZmqKvEvents
 from enginehouse.adapters.kv_events.rota import AT_ONCE
+from enginehouse.adapters.kv_events.sockets import new_socket
 from enginehouse.domain.engine import KvEventSource
 from enginehouse.ports import KvSubscription
 from tests.contract.kv_peers import Heard, Publisher
@@ -464,6 +465,31 @@ def test_k6_an_unusable_endpoint_is_told_and_permanent() -> None:
             subscription.close()
 
     asyncio.run(test())
+
+
+def test_k6_closed_before_it_was_told_that_an_endpoint_is_unusable() -> None:
+    async def test() -> None:
+        with opened() as events:
+            heard = Heard()
+            events.subscribe(KvEventSource(0, "tcp://not an endpoint"), heard).close()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not heard.told
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "ipv6"), [("tcp://10.0.0.1:1", 0), ("tcp://engine-0:1", 0), ("tcp://[fd00::5]:1", 1)]
+)
+def test_no_socket_drops_what_it_is_sent_and_names_are_ipv4(endpoint: str, ipv6: int) -> None:
+    context = zmq.Context()
+    with new_socket(context, zmq.DEALER, endpoint, PATIENT) as made:
+        assert made.getsockopt(zmq.RCVHWM) == 0
+        assert made.getsockopt(zmq.IPV6) == ipv6
+        assert made.getsockopt(zmq.LINGER) == 0
+        assert made.getsockopt(zmq.TCP_KEEPALIVE) == 1
+    context.term()
 
 
 def test_a_frame_beyond_the_limit_ends_the_connection_and_the_next_one_works() -> None:
