@@ -42,6 +42,7 @@ class RankFeed:
         self._rank = key.rank
         self._checks_rank = False
         self._state = cursor.CursorState(can_replay=False)
+        self._believed = (self._state.trust, self._state.reason)
         self._inbox: deque[tuple[cursor.Event, bytes]] = deque()
         self._inbox_bytes = 0
         self._released: deque[tuple[int, bytes]] = deque()
@@ -246,14 +247,12 @@ class RankFeed:
         """Tell how far the view may be believed now."""
         trust, reason = self._state.trust, self._state.reason
         if (trust, reason) != self._believed:
-            news = trust is not self._believed[0]
+            news = trust is not self._believed[0] or trust is Trust.NONE  # its reason is all there is to tell
             self._believed = trust, reason
             self._knowledge.believe(self.key, trust, reason)
             if news:
                 tell = log.warning if trust in (Trust.GAP, Trust.NONE) else log.info
                 tell("kv events", **self._who(), trust=trust.value, reason=reason)
-
-    _believed: tuple[Trust, str] = (Trust.NONE, "")
 
     def _who(self) -> dict[str, str | int]:
         return {"engine": self.key.engine_id, "incarnation": self.key.incarnation, "rank": self._rank}

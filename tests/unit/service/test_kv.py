@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from enginehouse.core.kv.accuracy import WINDOW
 from enginehouse.core.kv.view import Policy
@@ -308,10 +309,13 @@ def test_k5_engines_with_other_sizes_and_other_hashes_side_by_side() -> None:
 def test_k6_events_that_cannot_be_reached_show_on_the_rank() -> None:
     async def scenario(world: World) -> None:
         world.start("a", listens=False)
-        await world.joined("a")
+        with capture_logs() as lines:
+            await world.joined("a")
         seen = world.rank("a")
         assert (seen.trust, seen.policy) == (Trust.NONE, Policy.APPROXIMATE)
         assert seen.policy_reason == "tcp://a:5557 cannot be reached"
+        (told,) = [line for line in lines if line["event"] == "kv events"]
+        assert (told["log_level"], told["reason"]) == ("warning", seen.policy_reason)
         assert await world.ask() == "a"
         assert world.held() == {("a", None): 96}, "what we sent counts meanwhile"
 
