@@ -37,6 +37,8 @@ class FakePublisher:
         """Numbers from which replays were asked."""
         self.mute = False
         """Replays are asked for and not answered."""
+        self.slow = 0.0
+        """Seconds until a replay is answered."""
         self._next = 0
         self._kept: list[tuple[int, bytes]] = []
         self._batches: dict[bytes, KvBatch] = {}
@@ -120,7 +122,7 @@ class FakeSubscription:
         raise ValueError("not readable")
 
     def replay(self, rank: int, start: int) -> None:
-        self._loop.call_soon(self._answer, rank, start)
+        self._loop.call_later(self.publishers[rank].slow, self._answer, rank, start)
 
     def close(self) -> None:
         self.closed = True
