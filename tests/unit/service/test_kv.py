@@ -286,8 +286,8 @@ def test_what_comes_during_a_replay_is_applied_after_it_and_in_order(monkeypatch
         assert (world.rank("a").trust, world.held()) == (Trust.REPLAYING, {("a", None): 0})
         answer = publisher.answer
 
-        def answer_and_go_on(subscription: FakeSubscription, rank: int, start: int) -> None:
-            answer(subscription, rank, start)
+        def answer_and_go_on(subscription: FakeSubscription, rank: int, batches: list[tuple[int, bytes]]) -> None:
+            answer(subscription, rank, batches)
             publisher.publish(Removed([5]))  # waits together with the end of the replay
             publisher.publish(Removed([4]))
 
