@@ -79,7 +79,7 @@ CHANGES = st.lists(
     st.tuples(st.sampled_from(["store", "store", "remove", "remove", "clear"]), st.sampled_from(BLOCKS)), max_size=4
 )
 
-FATES = st.sampled_from(["sent"] * 7 + ["lost", "lost", "twice", "not encoded", "unreadable"])
+FATES = st.sampled_from(["sent"] * 6 + ["lost"] * 3 + ["twice", "not encoded", "unreadable"])
 
 
 class World(RuleBasedStateMachine):
@@ -172,7 +172,7 @@ class World(RuleBasedStateMachine):
 
     # The world.
 
-    @rule(batches=st.lists(st.tuples(CHANGES, FATES, st.booleans()), min_size=1, max_size=6))
+    @rule(batches=st.lists(st.tuples(CHANGES, FATES, st.booleans()), min_size=3, max_size=8))
     def work(self, batches: list[tuple[list[Change], str, bool]]) -> None:
         """The engine works for a while."""
         for changes, fate, quick in batches:
@@ -367,6 +367,6 @@ class LiveOnly(World):
     can_replay = False
 
 
-World.TestCase.settings = LiveOnly.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+World.TestCase.settings = LiveOnly.TestCase.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
 TestConverges = World.TestCase
 TestConvergesWithoutReplay = LiveOnly.TestCase
