@@ -68,11 +68,13 @@ def test_k4_a_gap_that_nothing_can_fill_credits_nothing_of_before(
 ) -> None:
     one, running, old = synced(engine, front, protocol, **LIVE_ONLY)
     one.faults(kv_drop_batches=1)
-    Talk("lost").turn(running)
-    Talk("after the gap").turn(running)
-    rank = wait_kv(running, one, gaps=1, trust="partial", policy="events")
-    assert rank["trust_reason"]
-    assert rank["lost"] == 1
+    for topic in ("lost", "shows that it was"):
+        Talk(topic).turn(running, max_tokens=1)  # one batch
+    rank = wait_kv(running, one, gaps=1, lost=1, trust="gap", policy="approximate")
+    assert "cannot be had again" in rank["policy_reason"]
+    Talk("in order again").turn(running, max_tokens=1)
+    rank = wait_kv(running, one, gaps=1, lost=1, trust="partial", policy="events")
+    assert "did not come" in rank["trust_reason"]
     wait_not_held(running, one, old)
     fresh = known_turn(running, one, "fresh")
     predicted = wait_held(running, one, fresh, 160)
