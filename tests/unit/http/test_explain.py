@@ -124,16 +124,18 @@ def test_requests_of_one_session_go_to_one_engine_and_explain_says_so(affinity: 
         for process in (edge.process, *others):
             process.answers = True
 
-        async def go(path: str, key: str) -> Any:
+        async def go(path: str, key: str, **prompt: Any) -> Any:
             fields = {"user": key} if affinity == "user" else {"prompt_cache_key": key}
             headers = {**ASK, "x-chat": key} if affinity == "header" else ASK
-            body = {"prompt": "hi", "max_tokens": 2, **({} if affinity == "header" else fields)}
+            body = {**(prompt or {"prompt": "hi"}), "max_tokens": 2, **({} if affinity == "header" else fields)}
             return await ask(edge, path, headers, **body)
 
         homes = set()
         for key in map(str, range(12)):
             told = [json.loads((await go("/v1/completions", key)).headers["x-enginehouse-decision"]) for _ in range(3)]
             explained = (await go("/explain", key)).json()
+            chat = (await go("/explain", key, messages=[{"role": "user", "content": "hi"}])).json()
+            assert chat["chosen"] == explained["chosen"]
             assert {one["rule"] for one in told} == {"affinity"} == {explained["rule"]}
             (home,) = {one["engine"] for one in told} | {explained["chosen"]["engine"]}
             homes.add(home)
@@ -207,3 +209,30 @@ def test_the_header_is_short_ascii_whatever_an_engine_is_called() -> None:
         "predicted_cached_tokens": 64,
         "cost": 123.5,
     }
+
+
+def test_s1_a_client_that_leaves_before_it_has_asked_is_told_nothing() -> None:
+    async def scenario(edge: Edge) -> None:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await edge.app({"type": "http", "method": "POST", "path": "/explain", "headers": []}, receive, send)
+        assert sent == []
+
+    run(scenario)
+
+
+def test_choices_are_counted_by_rule_and_explaining_makes_none() -> None:
+    async def scenario(edge: Edge) -> None:
+        edge.process.answers = True
+        for _ in range(2):
+            assert (await ask(edge, "/v1/completions", prompt="hi", max_tokens=2)).status_code == 200
+        assert (await ask(edge, "/explain", prompt="hi")).status_code == 200
+        assert 'enginehouse_decisions_total{rule="only-one"} 2.0' in (await edge.client.get("/metrics")).text
+
+    run(scenario)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from enginehouse.core.openai import bounds
 from enginehouse.core.openai.bounds import few_strings, values_in
-from enginehouse.core.openai.parse import parse_chat, parse_completion
+from enginehouse.core.openai.parse import parse_chat, parse_completion, parse_either
 from enginehouse.core.openai.refusals import printable
 from enginehouse.domain.errors import InvalidRequest
 
@@ -44,6 +44,7 @@ FLOODS: dict[str, tuple[Callable[[bytes], Any], Callable[[], bytes], str]] = {
     "texts in arguments": (parse_chat, lambda: chat(CALL % many('\\"\\"')), "arguments of tool calls"),
     "many arguments": (parse_chat, lambda: chat(many(CALL % f"[{'0,' * 5000}0]")), "must hold an object"),
     "keys": (parse_chat, lambda: chat(more=keys(SIZE // 15)), "limit"),
+    "keys of either": (parse_either, lambda: chat(more=keys(SIZE // 8)), "limit"),
     "few keys": (parse_chat, lambda: chat(more=keys(20_000)), "at most 1000 are taken"),
     "unknown": (parse_chat, lambda: chat(more=f',"x":[{many("[]")}]'), "'x' is not a known parameter"),
     "unsupported": (parse_chat, lambda: chat(more=f',"tools":[{many("[]")}]'), "'tools' is not supported yet"),
