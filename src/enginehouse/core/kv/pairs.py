@@ -141,7 +141,10 @@ class Pairs:
         self._named.clear()
         self.blocks -= holder.blocks
         self.pending += holder.blocks
-        self._dead.append((holder.number, holder.table))
+        if holder.blocks:
+            self._dead.append((holder.number, holder.table))
+        else:
+            heapq.heappush(self._spare_numbers, holder.number)
 
     def holding(self, key: int) -> int:
         """The mask of who holds a block; the most of a lookup's time."""
