@@ -35,7 +35,7 @@ class RoutingSettings:
     of all costs, as long as it is 1."""
     kv_decode_weight: float = 0.05
     """Policy `kv`: cost of a prompt token of any request in flight there, which slows each step of the engine."""
-    kv_wait_weight: float = 50000.0
+    kv_wait_weight: float = 20000.0
     """Policy `kv`: the tokens that an engine prefills in the time that one answer takes. A rank with all the requests
     or tokens that it can work on costs this much for each time that its whole work has to end before this request."""
     kv_temperature: float = 0.0
