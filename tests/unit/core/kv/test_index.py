@@ -229,6 +229,13 @@ def test_k9_clear_and_leave_show_at_once_and_are_swept_later(index: KvIndex) -> 
     assert found(index) == {three: 10, one: 2}
 
 
+def test_a_sweep_takes_no_more_than_about_its_budget(index: KvIndex, holder: Holder) -> None:
+    index.store(holder, Stored(list(range(900)), None, [1] * 900, 1))
+    index.leave(holder)
+    assert index.sweep(100)
+    assert 700 <= index.pending <= 800
+
+
 def test_k2_a_new_holder_never_inherits(index: KvIndex) -> None:
     for _ in range(5):
         holder = index.join()
