@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,27 +20,48 @@ ROOT = Path(__file__).parents[1]
 PYTHON = sys.executable
 
 
+_random = random.Random()
+_given: set[int] = set()
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
+    """A port that nobody listens on, for programs that cannot be told port 0: better ask those which they took."""
+    return free_ports(1, host)
 
 
-def free_ports(count: int) -> int:
-    """The first of so many neighbouring free ports."""
-    for _ in range(200):
-        first = free_port()
-        if first + count > 65_000:
+def free_ports(count: int, host: str = "127.0.0.1") -> int:
+    """The first of so many neighbouring free ports.
+
+    They stay free until they are taken, as far as that can be: the kernel gives such as these to nobody who asks for
+    any (port 0, the near end of a connection), and this process gives each of them once.
+    """
+    low, high = _unasked_ports()
+    for _ in range(1000):
+        first = _random.randrange(low, high - count)
+        wanted = range(first, first + count)
+        if not _given.isdisjoint(wanted):
             continue
         try:
-            for port in range(first, first + count):
-                with socket.socket() as sock:
-                    sock.bind(("127.0.0.1", port))
+            for port in wanted:
+                with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    sock.bind((host, port))
         except OSError:
             continue
+        _given.update(wanted)
         return first
     raise RuntimeError(f"found no {count} free ports in a row")
+
+
+def _unasked_ports() -> tuple[int, int]:
+    """A range that the kernel takes no ports from by itself."""
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    return (10_000, first) if first > 20_000 else (last + 1, 65_536)
+
+
+def own_address(number: int) -> str:
+    """A loopback address that other test processes do not use."""
+    return f"127.{os.getpid() >> 8 & 127 | 128}.{os.getpid() & 255}.{number % 254 + 1}"
 
 
 def until(what: Callable[[], Any], *, within: float = 20.0, saying: str = "") -> Any:

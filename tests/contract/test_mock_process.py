@@ -50,7 +50,7 @@ def test_the_line_tells_the_port(start: Start) -> None:
 
 
 def test_a_slow_start_is_nothing_then_mute_then_unhealthy_then_well(start: Start) -> None:
-    _, port = mock(start, "--listen-delay", 0.3, "--mute", 1.5, "--warmup", 1.5)
+    _, port = mock(start, "--listen-delay", 0.3, "--mute", 4, "--warmup", 4)
     until(lambda: port_open(port))
     assert not serving(port)  # mute: within its half second nothing answers
     until(lambda: _answers(port))
@@ -81,6 +81,11 @@ def test_the_control_file_is_obeyed_while_it_runs(start: Start, tmp_path: Path) 
     until(lambda: serving(port))
 
 
+def tokens(messages: list[bytes]) -> int:
+    """In chunks: a process that is late puts several in one."""
+    return sum(len(a.GenerateResponse.FromString(message).chunk.token_ids) for message in messages)
+
+
 def _read(channel: Any, messages: list[bytes]) -> grpc.StatusCode:
     call = channel.unary_stream(GENERATE)(request(), timeout=30)
     with contextlib.suppress(grpc.RpcError):
@@ -96,11 +101,11 @@ def test_death_after_tokens_is_like_a_kill(start: Start) -> None:
     messages: list[bytes] = []
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         assert _read(channel, messages) is grpc.StatusCode.UNAVAILABLE
-    assert len(messages) == 5
+    assert 0 < tokens(messages) <= 5  # what was made and not yet sent dies with it
     assert child.process.wait(20) == 137
 
 
-@pytest.mark.parametrize(("grace", "whole"), [(0, False), (30, True)])
+@pytest.mark.parametrize(("grace", "whole"), [(0, False), (50, True)])
 def test_sigterm_ends_streams_or_gives_them_their_grace(
     start: Start, tmp_path: Path, grace: float, whole: bool
 ) -> None:
@@ -108,7 +113,7 @@ def test_sigterm_ends_streams_or_gives_them_their_grace(
     child, port = mock(start, "--tokens-per-second", 50, "--shutdown-grace", grace, "--log", log)
     child.wait_line("on grpc://")
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_stream(GENERATE)(request(), timeout=30)
+        call = channel.unary_stream(GENERATE)(request(100 if whole else 10_000), timeout=50)
         messages = [next(call)]
         child.signal(signal.SIGTERM)
         with contextlib.suppress(grpc.RpcError):
@@ -117,7 +122,7 @@ def test_sigterm_ends_streams_or_gives_them_their_grace(
     assert child.process.wait(20) == 0
     (end,) = [line for line in json_lines(log) if line["event"] == "end"]
     assert end["outcome"] == ("length" if whole else "abort")
-    assert (len(messages) == 101) is whole
+    assert tokens(messages) == 100 if whole else tokens(messages) < 10_000
 
 
 def test_a_taken_port_is_told_in_one_line(start: Start) -> None:

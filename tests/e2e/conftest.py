@@ -10,10 +10,18 @@ import pytest
 
 from tests.conftest import Start
 from tests.e2e.kube import Cluster, api_server
-from tests.e2e.support import Engine, Front
+from tests.e2e.support import Engine, Front, Stream
 
 MakeEngine = Callable[..., Engine]
 MakeFront = Callable[..., Front]
+
+
+@pytest.fixture(autouse=True)
+def streams_end() -> Iterator[None]:
+    """What a test that fails leaves open must not fail another."""
+    yield
+    while Stream.opened:
+        Stream.opened.pop().close()
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ def urls(*engines: Engine) -> list[str]:
 def two(
     engine: MakeEngine, front: MakeFront, *options: object, policy: str = "round-robin", **faults: Any
 ) -> tuple[Engine, Engine, Front]:
-    """Two engines, the first with faults, and a frontend that knows both."""
-    a, b = engine("a", **faults), engine("b")
+    """Two engines of one pace, the first with faults, and a frontend that knows both."""
+    pace = {name: faults[name] for name in ("tokens_per_second",) if name in faults}
+    a, b = engine("a", **faults), engine("b", **pace)
     for one in (a, b):
         one.run(wait=False)
     for one in (a, b):

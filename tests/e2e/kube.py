@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.rigs.kube_pod import Pods
-from tests.support import ROOT, free_ports
+from tests.support import ROOT, free_ports, own_address
 
 _SCRIPT = ROOT / "tests" / "rigs" / "kube_apiserver.sh"
 
@@ -31,9 +31,8 @@ class Cluster:
         return f"mock{next(self._labels)}"
 
     def fresh_address(self) -> str:
-        """127.0.0.2 and on: each its own host, so that pods can share a port."""
-        number = next(self._addresses)
-        return f"127.0.{number // 250}.{number % 250 + 2}"
+        """Each its own host, so that pods can share a port."""
+        return own_address(next(self._addresses))
 
     def pool_port(self) -> int:
         return free_ports(1)

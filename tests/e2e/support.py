@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from enginehouse.mock.vocabulary import load_vocabulary
 from tests.support import PYTHON, Child, free_port, json_lines, until
@@ -29,7 +29,7 @@ class Engine:
     ):
         self.name = name
         self.host = host
-        self.port = port or free_port(host)
+        self.port = port or free_port(host)  # known before it runs, and kept when it runs again
         self._start = start
         self._log = folder / f"{name}.log"
         self._control = folder / f"{name}.faults"
@@ -50,6 +50,7 @@ class Engine:
         self.child = self._start(command)
         if wait:
             self.child.wait_line("on grpc://")
+            self._wait_obeyed()
         return self
 
     def kill(self) -> None:
@@ -59,11 +60,28 @@ class Engine:
         self.child.process.wait(WITHIN)
 
     def faults(self, **faults: Any) -> None:
-        """Misbehave like this from now on, and be sure that it does: it looks at the file every 20 ms."""
+        """Misbehave like this from now on, and be sure that it does, if it runs."""
         fresh = self._control.with_suffix(".new")
         fresh.write_text(json.dumps(faults))
         fresh.replace(self._control)
-        time.sleep(0.1)  # nothing tells when the file was read
+        self._wait_obeyed()
+
+    def _wait_obeyed(self) -> None:
+        if self.child is None or self.child.process.poll() is not None or not self._control.exists():
+            return
+        found = self._control.stat()
+        stamp = [found.st_mtime_ns, found.st_ino]
+        # Only of this process: one before it may have read the same file.
+        until(
+            lambda: any(line["stamp"] == stamp for line in self._since_start("faults")),
+            within=WITHIN,
+            saying=f"{self.name} has not read its faults: {self.child.output[-1000:]}",
+        )
+
+    def _since_start(self, event: str) -> list[dict[str, Any]]:
+        lines = json_lines(self._log)
+        start = max((at for at, line in enumerate(lines) if line["event"] == "listening"), default=len(lines))
+        return [line for line in lines[start:] if line["event"] == event]
 
     def seen(self, event: str) -> list[dict[str, Any]]:
         """Lines of its log about this: request, abort, end."""
@@ -79,17 +97,25 @@ class Engine:
         return self.requests - len(self.seen("end"))
 
 
+def _listening_port(child: Child) -> int:
+    """What the frontend says that it listens on."""
+    line = child.wait_line("listening", within=WITHIN)
+    found = re.search(r'\bport"?[=:] ?(\d+)', line)  # the log may be JSON
+    assert found is not None, line
+    return int(found[1])
+
+
 class Front:
     """A frontend process."""
 
     def __init__(self, start: Start, *options: object, policy: str = "round-robin", ready: bool = True) -> None:
-        self.port = free_port()
-        command = [PYTHON, "-m", "enginehouse", "serve", "--port", str(self.port), "--policy", policy]
+        command = [PYTHON, "-m", "enginehouse", "serve", "--port", "0", "--policy", policy]
         # A test that ends should not wait for load balancers; later options come before earlier ones.
         settings = {"--shutdown-grace": "0", "--shutdown-timeout": "5", "--hold-timeout": "0.2"}
         given = {str(option) for option in options}
         command += [part for name, value in settings.items() if name not in given for part in (name, value)]
         self.child = start([*command, *map(str, options)])
+        self.port = _listening_port(self.child)
         if ready:
             self.wait_ready()
 
@@ -110,9 +136,6 @@ class Front:
 
     def wait_ready(self) -> None:
         self._until(self.ready, "ready")
-
-    def wait_listening(self) -> None:
-        self.child.wait_port(self.port)
 
     def page(self) -> dict[str, Any]:
         """The `/engines` page."""
@@ -222,7 +245,9 @@ def chat(text: str = "which engine are you", **more: Any) -> dict[str, Any]:
 
 
 class Stream:
-    """One request on its own connection, read when the test says so."""
+    """One request on its own connection, read when the test says so. It is closed at the latest with the test."""
+
+    opened: ClassVar[list[Stream]] = []
 
     def __init__(
         self, front: Front, body: dict[str, Any], *, path: str = "/v1/chat/completions", receive: int = 0
@@ -230,6 +255,7 @@ class Stream:
         """receive: size of the socket's receive buffer, for clients that do not read."""
         self.answer = Answer()
         self.sock = socket.socket()
+        self.opened.append(self)
         if receive:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
         self.sock.settimeout(WITHIN)
@@ -266,7 +292,10 @@ class Stream:
         return None
 
     def until_text(self, pieces: int = 1) -> None:
-        """Read until so many events brought text."""
+        """Read until so many events brought text.
+
+        Engines with a pace put tokens together when they are late: there only the first piece is certain.
+        """
         while pieces:
             event = self.event()
             assert event is not None, self.answer

@@ -30,7 +30,7 @@ def test_the_show_ends_well(start: Start) -> None:
     assert first == [6, 6]
     assert joined == [4, 4, 4], "the newcomer serves"
     assert sorted(left) == [0, 6, 6], "the leaver gets nothing new"
-    assert "Its stream ended whole: 100 pieces of text, finish_reason length." in shown
+    assert "Its stream ended whole: 100 tokens, finish_reason length." in shown
     leaver = next(line for line in demo.lines if " leaves " in line).split()[0]
     during, after = shown.split("Its stream ended whole")
     assert re.search(rf"{re.escape(leaver)} +draining +aggregated +1 ", during)
@@ -61,7 +61,7 @@ def test_a_second_turn_lands_on_the_engine_that_holds_the_first(start: Start) ->
     assert all(sum(counts) == 12 for counts in spreads)
     assert spreads[1][2] > 0, "the newcomer serves"
     assert 0 in spreads[2], "the leaver gets nothing new"
-    assert "Its stream ended whole: 100 pieces of text" in demo.output
+    assert "Its stream ended whole: 100 tokens" in demo.output
     assert re.search(r"synced \d+", demo.output), "the table tells of caches"
     assert "Traceback" not in demo.output
 

@@ -115,7 +115,6 @@ def test_d8_pods_flip_between_the_pools_and_are_never_in_both(
     ports = ("--pod-port", pods.port, "--prefill-pod-port", pods.port)
     where = ("--kubeconfig", cluster.kubeconfig, "--kube-context", "frontend")
     running = front(*(pool.format(f"app={pods.label}") for pool in pools), *ports, *where, ready=False)
-    running.wait_listening()
     for engine in (a, b):
         running.wait_state(engine, "serving")
     assert roles(running, a) == roles(running, b) == ["decode"]

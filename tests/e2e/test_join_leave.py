@@ -56,9 +56,15 @@ def stream_on(front: Front, engine: Engine, **more: Any) -> Stream:
     raise AssertionError(f"{engine.name} serves none of ten streams")
 
 
+def held_stream_on(front: Front, engine: Engine) -> Stream:
+    """One that this engine holds in the middle until its faults are taken back, so that the test has all the time."""
+    engine.faults(stall_after_tokens=2)
+    return stream_on(front, engine, max_tokens=40)
+
+
 def test_m1_d4_d8_d11_join_then_leave_while_a_stream_runs(fleet: Fleet) -> None:
     """Start with A; add B: it serves; remove A: it gets nothing new, and its running stream ends whole."""
-    a, b = (fleet.engine(name, tokens_per_second=20).run() for name in "ab")
+    a, b = (fleet.engine(name).run() for name in "ab")
     fleet.add(a)
     front = fleet.front()
     assert counts([a, b], asks(front, 2)) == [2, 0]
@@ -67,10 +73,12 @@ def test_m1_d4_d8_d11_join_then_leave_while_a_stream_runs(fleet: Fleet) -> None:
     front.wait_state(b, "serving")
     assert counts([a, b], asks(front, 4)) == [2, 2]
 
-    stream = stream_on(front, a, max_tokens=60)
+    stream = held_stream_on(front, a)
     fleet.remove(a)
     front.wait_state(a, "draining", "unready")
     assert counts([a, b], asks(front, 6)) == [0, 6]
+    assert a.open == 1
+    a.faults()
     answer = stream.rest()
     assert answer.whole
     assert answer.finish == "length"
@@ -83,18 +91,20 @@ def test_m1_d4_d8_d11_join_then_leave_while_a_stream_runs(fleet: Fleet) -> None:
 @pytest.mark.parametrize("fleet", ["file", pytest.param("pods:gone", marks=pytest.mark.rig("kube"))], indirect=True)
 def test_m11_removed_and_added_again_while_draining_is_a_new_incarnation(fleet: Fleet) -> None:
     """What the old one still says must not take the new one away."""
-    a, b = (fleet.engine(name, tokens_per_second=20).run() for name in "ab")
+    a, b = (fleet.engine(name).run() for name in "ab")
     fleet.add(a)
     fleet.add(b)
     front = fleet.front()
     for engine in (a, b):
         front.wait_state(engine, "serving")
     first = front.engine(a)
-    stream = stream_on(front, a, max_tokens=40)
+    stream = held_stream_on(front, a)
     fleet.remove(a)
     front.wait_state(a, "draining")
     fleet.add(a)
     front.wait_state(a, "serving")
+    assert a.open == 1
+    a.faults()
     second = front.engine(a)
     assert first is not None
     assert second is not None
@@ -121,7 +131,6 @@ def test_d12_d13_an_engine_that_does_not_answer_yet_is_tried_again(fleet: Fleet)
 def test_a_fixed_engine_that_starts_late_joins(engine: MakeEngine, front: MakeFront) -> None:
     late = engine("late")
     running = front("--engine", late.url, "--probe-retry-max", 0.5, ready=False)
-    running.wait_listening()
     until(lambda: running.state(late) == "failed")
     status, body = running.get("/readyz")
     assert status == 503
@@ -230,7 +239,6 @@ def test_adoption_of_a_pod_that_is_gone_at_the_next_listing(pods: PodFleet, clus
     ghost, real = pods.engine("ghost"), pods.engine("real")
     pods.add(ghost)
     front = pods.front("--probe-retry-max", 0.2, kubeconfig=gate.kubeconfig, ready=False)
-    front.wait_listening()
     front.wait_state(ghost, "failed", "probing")
     gate.shut()
     cluster.pods.gone(pods.name(ghost))

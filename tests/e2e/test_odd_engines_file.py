@@ -21,7 +21,6 @@ def test_a_fifo_as_engines_file_holds_up_neither_the_frontend_nor_its_end(
     os.mkfifo(tmp_path / "engines.yaml")
     one = engine("a").run()
     frontend = front("--engines-file", tmp_path / "engines.yaml", "--engine", one.url, ready=False)
-    frontend.wait_listening()
     until(lambda: b"not a regular file" in frontend.get("/engines")[1])
     frontend.wait_state(one, "serving")
     (tmp_path / "engines.yaml").unlink()

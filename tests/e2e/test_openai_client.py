@@ -211,7 +211,8 @@ def test_g4_errors_of_an_engine(
 def test_an_error_after_the_first_token_reaches_the_client_as_an_exception(
     engine: MakeEngine, front: MakeFront
 ) -> None:
-    one = engine("a", error_after_tokens=3).run()
+    # Without a pace each token is handed on before the next is made.
+    one = engine("a", error_after_tokens=3, tokens_per_second=0).run()
     serving = front("--engine", one.url)
     with client_of(serving) as client:
         stream = client.chat.completions.create(model="mock", messages=MESSAGES, max_tokens=9, stream=True)

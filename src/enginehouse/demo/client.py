@@ -15,11 +15,10 @@ JSON = {"content-type": "application/json"}
 class Answer:
     """What came of one streamed chat request."""
 
-    pieces: int = 0
-    """Chunks with text."""
     text: str = ""
     finish: str | None = None
     prompt_tokens: int = 0
+    completion_tokens: int = 0
     cached_tokens: int = 0
     """As the engine reports them."""
     decision: dict[str, Any] = field(default_factory=dict)
@@ -73,10 +72,10 @@ def _take(event: dict[str, Any], found: Answer, say: Callable[[str], None]) -> N
         raise RuntimeError(event["error"]["message"])
     if usage := event.get("usage"):
         found.prompt_tokens = usage["prompt_tokens"]
+        found.completion_tokens = usage["completion_tokens"]
         found.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     for choice in event["choices"]:
         found.finish = choice["finish_reason"] or found.finish
         if text := choice["delta"].get("content"):
-            found.pieces += 1
             found.text += text
             say(text)

@@ -116,9 +116,10 @@ class Show:
     async def ask(
         self, tokens: int, say: Callable[[str], None] = lambda text: None, question: str = QUESTION
     ) -> tuple[int, str | None]:
-        """Stream one chat answer; returns how many chunks had text, and the finish reason."""
-        answer = await asyncio.to_thread(self.client.chat, _body(tokens, question), say)
-        return answer.pieces, answer.finish
+        """Stream one chat answer; returns how many tokens it has, and the finish reason."""
+        body = {**_body(tokens, question), "stream_options": {"include_usage": True}}
+        answer = await asyncio.to_thread(self.client.chat, body, say)
+        return answer.completion_tokens, answer.finish
 
     async def spread(self, requests: int) -> str:
         """Send so many short requests of different chats together; tells which engine got how many."""
@@ -202,8 +203,8 @@ async def _scenes(show: Show, engines: int) -> None:
     show.leave(leaver)
     print(f"\n{leaver} leaves while it streams an answer of 100 tokens. Twelve more: {await show.spread(12)}\n")
     await show.table()
-    chunks, finish = await story
-    print(f"\nIts stream ended whole: {chunks} pieces of text, finish_reason {finish}. Now it is gone:\n")
+    tokens, finish = await story
+    print(f"\nIts stream ended whole: {tokens} tokens, finish_reason {finish}. Now it is gone:\n")
     await show.table()
 
 

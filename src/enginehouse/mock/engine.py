@@ -147,11 +147,11 @@ class Engine:
             if not watcher.done():
                 watcher.set_result(None)
 
-    async def next_change(self) -> None:
-        """Wait for that."""
+    def next_change(self) -> asyncio.Future[None]:
+        """Done at the next such change from now on: who asks first and looks then misses none."""
         watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watchers.append(watcher)
-        await watcher
+        return watcher
 
 
 class Stream:

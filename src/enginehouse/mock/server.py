@@ -153,21 +153,27 @@ class MockEngine:
         self.engine.changed()
 
     async def _follow_control(self) -> None:
-        path, stamp = Path(self.settings.control), -1
+        path = Path(self.settings.control)
+        stamp: list[int] = []
         while True:
             stamp = self._read_control(path, stamp)
             await asyncio.sleep(_CONTROL_PERIOD)
 
-    def _read_control(self, path: Path, seen: int) -> int:
-        """Obey the control file if it changed; without a file the faults are those of the settings."""
+    def _read_control(self, path: Path, seen: list[int]) -> list[int]:
+        """Obey the control file if it changed; without a file the faults are those of the settings.
+
+        The journal tells which file (time and inode: a file written right after another has its time) is obeyed now.
+        """
         try:
-            stamp = path.stat().st_mtime_ns
+            found = path.stat()
+            stamp = [found.st_mtime_ns, found.st_ino]
             text = path.read_text(encoding="utf-8") if stamp != seen else None
         except FileNotFoundError:
-            stamp, text = -1, None if seen == -1 else "{}"
+            stamp, text = [], "{}" if seen else None
         if text is not None:
             try:
                 self.engine.set_faults(read_faults(json.loads(text or "{}"), self.settings.faults()))
+                self.engine.journal.write("faults", stamp=stamp)
             except ValueError as error:
                 print(f"mock: {path}: {error}; keeping the faults as they are", file=sys.stderr, flush=True)
         return stamp

@@ -122,7 +122,7 @@ class MockSettings(Faults):
     control: str = ""
     """JSON file of faults (names as here), read again whenever it changes."""
     log: str = ""
-    """File for one JSON line per event as the engine saw it: request, abort, end."""
+    """File for one JSON line per event as the engine saw it: request, abort, end; faults when it has read its file."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,7 +23,7 @@ class AnswerText:
 
     `tokens` counts every id that the engine generated, the one that ended the answer included, as engines do. With stop
     strings it counts up to the id that completed the stop, however many ids came with it. The first `min_tokens` are
-    never looked at for stops, as engines do it too. What an engine makes beyond `max_tokens` is not taken. One that made
+    never looked at for stops, as engines do it too. What comes beyond `max_tokens` is not taken. An engine that made
     just so many has not ignored the limit: its finish may come in a message of its own.
     """
 

@@ -35,11 +35,12 @@ class Health:
         known = service in self._services
         told = None
         while True:
+            change = self._engine.next_change()  # before the look: writing takes time, too
             answer = self._answer() if known else pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVICE_UNKNOWN)
             if answer != told:
                 await context.write(answer.SerializeToString())
                 told = answer
-            await self._engine.next_change()
+            await change
 
     def _answer(self) -> pb.HealthCheckResponse:
         healthy = self._engine.healthy

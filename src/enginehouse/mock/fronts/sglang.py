@@ -163,6 +163,7 @@ class SglangFront:
     async def watch_state(self, data: bytes, context: Context) -> None:
         revision, told = 0, None
         while True:
+            change = self.engine.next_change()  # before the look: writing takes time, too
             if self.engine.healthy != told:
                 told, revision = self.engine.healthy, revision + 1
                 snapshot = pb.EngineStateSnapshot(
@@ -173,7 +174,7 @@ class SglangFront:
                     server_info=server_info(self.engine),
                 )
                 await context.write(snapshot.SerializeToString())
-            await self.engine.next_change()
+            await change
 
     async def model_info(self, data: bytes, context: Context) -> Any:
         return model_info(self.engine)
