@@ -173,12 +173,23 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         (["--pods=app in (a", "--pod-port=1"], ["--pods", "parentheses"]),
         (["--engine=grpc://a:1", "--max-body-bytes=0"], ["--max-body-bytes: 0", "more than 0"]),
         (["--engine=grpc://a:1", "--shutdown-grace=-1"], ["--shutdown-grace: -1", "0 or more"]),
+        *(
+            (["--engine=grpc://a:1", f"--host={host}"], [f"--host: '{host}' is neither an address nor a name"])
+            for host in ("999.1.1.1", "1.2.3", "[::1]", "a b", "-a", "a..b", "http://a", "")
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_with_the_remedy(argv: list[str], parts: list[str]) -> None:
     message = refused(*argv)
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "::1", "fe80::1%eth0", "localhost", "pod-1.models.svc.", "node1", "a_b"]
+)
+def test_any_address_and_name_may_be_listened_on(host: str) -> None:
+    read("--engine=grpc://a:1", f"--host={host}").validate()
 
 
 def test_tls_files_are_tried_before_the_start(tmp_path: Path) -> None:

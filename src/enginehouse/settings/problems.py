@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ MAY_BE_ZERO = frozenset(
 )
 """Numbers for which 0 is a meaning and not a mistake, besides those whose default is 0."""
 
+_HOST_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}"
 
 _PORTS = frozenset({"port", "pod_port", "prefill_pod_port", "kv_events_port", "kv_replay_port"})
@@ -97,6 +99,8 @@ def _together(settings: Settings) -> Iterator[str]:
         yield f"--link-key: {settings.link.key!r} is given, but --link-cert is not; give both, or the certificate alone"
     if chosen.prefill_pods is not None and settings.fleet.topology == "aggregated":
         yield "--prefill-pods is given, but --topology is aggregated; use disaggregated or auto"
+    if not _can_be_host(settings.http.host):
+        yield f"--host: {settings.http.host!r} is neither an address nor a name; 0.0.0.0 and :: are all addresses"
     if not re.fullmatch(_HEADER_NAME, settings.http.affinity_header):
         yield f"--affinity-header: {settings.http.affinity_header!r} is no name of a header; x-session-id is one"
     if settings.routing.affinity_load_factor < 1:
@@ -104,6 +108,16 @@ def _together(settings: Settings) -> Iterator[str]:
         yield f"--affinity-load-factor: {factor:g} is too small; below 1 even an even load is too much"
     if chosen.pods is not None and chosen.pods == chosen.prefill_pods:
         yield f"--prefill-pods: {chosen.pods!r} is also --pods; a pod cannot be in both pools"
+
+
+def _can_be_host(text: str) -> bool:
+    """Asks nobody: a name that means nothing is found out by `serve`. Whose last label is a number is no name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        labels = text.removesuffix(".").split(".")
+        return not labels[-1].isdigit() and all(re.fullmatch(_HOST_LABEL, label) for label in labels)
+    return True
 
 
 def tls_files_problems(settings: Settings) -> Iterator[str]:
