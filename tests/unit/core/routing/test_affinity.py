@@ -114,6 +114,8 @@ def test_an_overloaded_rank_leaves_the_choice_to_the_policy() -> None:
         ((13, 9, 9, 8), 1.25, False),  # 40 with this one: 1.25 x 10 + 1 = 13.5
         ((14, 8, 9, 8), 1.25, True),
         ((14, 8, 9, 8), 1.5, False),
+        ((3, 1, 1, 1), 1.25, False),  # 7 with this one: 3.19
+        ((3, 2, 1, 1), 1.0, True),  # 8 with this one: exactly 3
     ],
 )
 def test_what_overloaded_means(requests: tuple[int, ...], factor: float, over: bool) -> None:

@@ -52,6 +52,7 @@ def test_the_cost_by_hand() -> None:
         ((3, 900), 1000, 4, 101, 1 / 3),  # one token too many: one request of three must end
         ((3, 900), 1000, 4, 600, 0.5),  # half of what it holds must go
         ((3, 900), 1000, 3, 10, 1 / 3),
+        ((3, 900), 1000, 3, 600, 0.5),  # full in both ways: the longer wait
         ((5, 900), 1000, 3, 10, 1.0),  # two wait there, so three must end
         ((0, 0), 1000, 4, 1001, 1.0),  # longer than its cache: never free
     ],
