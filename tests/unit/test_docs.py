@@ -38,6 +38,7 @@ OF_OTHERS = {
     "--incremental-streaming-output",
     "--json",
     "--rounds",
+    "--smooth",
     "--url",
 }
 """Flags on our pages that are not settings of `serve`: those of engines, of other commands, of benchmarks."""
