@@ -6,7 +6,6 @@ Each is a program of its own with known answers, a log of what it saw, and fault
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,8 +24,6 @@ from tests.unit.adapters.engines.doubles import golden, messages
 RIGS = ROOT / "tests" / "rigs"
 RECORDED_PROMPT = [300 + 37 * i for i in range(100)]
 RANKS = 2
-_REREAD = 0.12
-"""Seconds after which every rig has seen a changed control file: they look every 20 to 50 ms, and tell nobody."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,13 @@ class Server:
         part = self._control.with_suffix(".part")
         part.write_text(json.dumps(values))
         part.rename(self._control)
-        time.sleep(_REREAD)
+        if self.kind.mock:  # it tells when it has read the file; rigs look at it whenever they do something
+            found = self._control.stat()
+            stamp = [found.st_mtime_ns, found.st_ino]
+            until(
+                lambda: any(line["event"] == "faults" and line["stamp"] == stamp for line in json_lines(self._log)),
+                saying=f"the engine has not read {values}",
+            )
 
 
 @contextmanager
