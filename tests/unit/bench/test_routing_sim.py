@@ -159,10 +159,13 @@ def test_the_index_of_each_frontend_ends_up_as_the_caches_are() -> None:
     simulation = Simulation(workload, spec, RoutingSettings(policy="kv"), engines=3, frontends=2)
     simulation.run()
     found = 0
+    served: list[int] = []
     for frontend in simulation.frontends:
         assert frontend.knowledge is not None
         frontend.knowledge.check()
-        assert all(view.orphans == 0 for view in frontend.knowledge.view(1e9).ranks)
+        ranks = frontend.knowledge.view(1e9).ranks
+        assert all(rank.orphans == 0 for rank in ranks)
+        served.append(sum(rank.requests for rank in ranks))
         for asked in workload.requests:
             prompt = frontend.knowledge.prompt(tokens_of(asked, 64), session=None, now=1e9)
             for candidate, engine in zip(frontend.candidates, simulation.engines, strict=True):
@@ -170,6 +173,8 @@ def test_the_index_of_each_frontend_ends_up_as_the_caches_are() -> None:
                 found += blocks
                 assert prompt.held(candidate) == min(blocks, (asked.tokens - 1) // 64) * 64
     assert found > 0
+    assert sum(served) == 150
+    assert min(served) > 40, "clients are spread over the frontends"
 
 
 def test_the_same_seed_gives_the_same_run_and_policies_get_the_same_clients() -> None:
