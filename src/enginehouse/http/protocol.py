@@ -41,6 +41,7 @@ class BadFraming(Exception):
 class ConnectionsState(ServerState):
     """What the connections of one server share."""
 
+    connections: set[DirectProtocol]  # type: ignore[assignment]
     leaving = False
     """Every answer from now on says `Connection: close`."""
 
@@ -71,6 +72,11 @@ class DirectProtocol(HttpToolsProtocol):
     """A parser is being told again what was said of a request whose upgrade is ignored."""
 
     _FRAMING: ClassVar = (b"content-length", b"transfer-encoding")
+
+    @property
+    def unused(self) -> bool:
+        """No request has come yet."""
+        return self.cycle is None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

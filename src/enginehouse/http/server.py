@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from uvicorn.config import Config
 
 from enginehouse.http.protocol import ConnectionsState, DirectProtocol
 
+_FIRST_WORDS = 0.5
+"""Seconds that a client which has connected has for its first request once we accept no more."""
 _LAST_WORDS = 1.0
 """Seconds for telling clients that are cut why."""
 
@@ -68,6 +71,7 @@ class HttpServer:
         )
         self._state = ConnectionsState(settings.head_timeout, settings.stalled_client_timeout)
         self._server: asyncio.Server | None = None
+        self._last: set[asyncio.Task[object]] = set()
         self.port = settings.port
 
     async def start(self) -> None:
@@ -76,7 +80,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         family = socket.AF_INET6 if ":" in self._settings.host else socket.AF_UNSPEC
         self._server = await loop.create_server(
-            lambda: DirectProtocol(config=self._config, server_state=self._state, app_state={}),
+            self._protocol,
             self._settings.host,
             self._settings.port,
             family=family,
@@ -98,18 +102,22 @@ class HttpServer:
         self._state.leaving = True
 
     def stop_accepting(self) -> None:
-        """Refuse new connections, close idle ones."""
+        """Refuse new connections, close idle ones. Who has connected and asked nothing yet may still ask."""
         self.discourage()
         if self._server is not None:
+            self._accept_the_last(self._server)
             self._server.close()
         for connection in list(self._state.connections):
-            connection.shutdown()
+            if not connection.unused:
+                connection.shutdown()
 
     async def close(self, deadline: float) -> int:
         """Wait up to `deadline` seconds for running requests, then cut the rest; returns how many were cut."""
         self.stop_accepting()
-        until = asyncio.get_running_loop().time() + deadline
-        while (tasks := set(self._state.tasks)) and (left := until - asyncio.get_running_loop().time()) > 0:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + deadline
+        await self._hear_the_last(min(deadline, _FIRST_WORDS))
+        while (tasks := set(self._state.tasks)) and (left := until - loop.time()) > 0:
             await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         cut = set(self._state.tasks)
         for task in cut:
@@ -124,3 +132,31 @@ class HttpServer:
         if left_over := set(self._state.tasks):
             await asyncio.wait(left_over, timeout=_LAST_WORDS)
         return len(cut)
+
+    def _protocol(self) -> DirectProtocol:
+        return DirectProtocol(config=self._config, server_state=self._state, app_state={})
+
+    def _accept_the_last(self, server: asyncio.Server) -> None:
+        """Take those who wait to be accepted: closing the listener would reset them, and they did nothing wrong."""
+        loop = asyncio.get_running_loop()
+        for listening in server.sockets:
+            with socket.socket(fileno=os.dup(listening.fileno())) as sock:
+                while True:
+                    try:
+                        client, _ = sock.accept()
+                    except OSError:  # nobody is left
+                        break
+                    client.setblocking(False)
+                    task = loop.create_task(loop.connect_accepted_socket(self._protocol, client), name="last-client")
+                    self._last.add(task)
+
+    async def _hear_the_last(self, patience: float) -> None:
+        """Wait for the first requests of those who have connected, then close those that have none."""
+        last, self._last = self._last, set()
+        await asyncio.gather(*last, return_exceptions=True)  # one that has left again is no matter
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        while any(one.unused for one in self._state.connections) and loop.time() < until:  # noqa: ASYNC110 - soon over
+            await asyncio.sleep(0.01)
+        for connection in list(self._state.connections):
+            connection.shutdown()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -269,6 +270,32 @@ def test_m15_stopping_lets_a_running_answer_end_and_refuses_new_connections() ->
         writer.close()
 
     run(waits, scenario)
+
+
+def test_m15_who_has_connected_before_the_stop_is_answered() -> None:
+    """In the queue of the listener, or accepted and about to ask; who never asks is closed."""
+
+    async def scenario(server: Server) -> None:
+        reader, writer = await server.connect()
+        _, silent = await server.connect()
+        while server.http.connections < 2:
+            await asyncio.sleep(0)
+        with socket.create_connection(("127.0.0.1", server.http.port), 20) as queued:
+            queued.sendall(post(b"queued"))  # the kernel takes it: the server has had no turn since
+            server.http.stop_accepting()
+            closing = asyncio.create_task(server.http.close(20))
+            writer.write(post(b"accepted"))
+            status, headers, body = await answer(reader)
+            assert (status, headers["connection"], body) == (200, "close", b"<accepted>")
+            received = await asyncio.to_thread(queued.recv, 65536)
+            assert received.startswith(b"HTTP/1.1 200 ")
+            assert b"queued" in received
+            assert await closing == 0
+        assert server.http.connections == 0
+        for one in (writer, silent):
+            one.close()
+
+    run(echo, scenario)
 
 
 def test_a_whole_answer_with_its_length() -> None:
