@@ -7,7 +7,7 @@ import asyncio
 LINGER = 2.0
 """Seconds that the client has to read its last answer before the connection is closed over what it sends."""
 MAX_DROPPED = 16 * 1024 * 1024
-"""Bytes that are dropped before that: twice the largest body, by default."""
+"""Bytes that are dropped until then: twice the largest body, by default."""
 
 
 class Linger:
@@ -32,11 +32,7 @@ class Linger:
     def drop(self, size: int) -> bool:
         """So many bytes came for nobody. False: that was enough, read no more."""
         self._dropped += size
-        if self._dropped <= MAX_DROPPED:
-            return True
-        if self._timer is not None:
-            self._hang_up()
-        return False
+        return self._dropped <= MAX_DROPPED
 
     def cancel(self) -> None:
         """The connection is lost."""

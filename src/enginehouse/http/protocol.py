@@ -288,12 +288,11 @@ class DirectProtocol(HttpToolsProtocol):
         """Say what is wrong with what came last, unless that would end up in the middle of another answer."""
         answering = self.stream is not None and self.stream.pending
         own = answering and not self._in_head and self.stream is self.scope["extensions"][EXTENSION]  # type: ignore
-        if answering and (not own or self.cycle.response_started):
+        if answering and not own:
             self._stop_taking()
             return
         if own:
             self.stream.lost()  # type: ignore[union-attr]
-            self.cycle.message_event.set()
         self._taking = False
         self._head_is_here()
         body = error_body(error)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from enginehouse.http import linger
 from enginehouse.http.exchange import ClientGone, Receive, Scope, Send, open_stream, read_body, respond
 from enginehouse.http.server import HttpServer, HttpSettings
 
@@ -15,7 +16,10 @@ KIB = 1024
 
 
 class Site:
-    """A server with three paths: /whole reads and echoes, /early answers unread, /slow streams until told to end."""
+    """A server with four paths.
+
+    /whole tells how long the body was, /early answers unread, /slow streams until told to end, /deaf does nothing.
+    """
 
     def __init__(self, **settings: float) -> None:
         self.http = HttpServer(self._app, HttpSettings(port=0, **settings))  # type: ignore[arg-type]
@@ -30,6 +34,8 @@ class Site:
         if scope["path"] == "/early":
             await respond(send, 404, b"early", [])
             return
+        if scope["path"] == "/deaf":
+            await self.end.wait()
         try:
             body = await read_body(scope, receive, 1 << 20, 30)
         except ClientGone:
@@ -132,6 +138,47 @@ def test_s8_trailers_are_dropped_and_no_headers() -> None:
             assert b"connection" not in head
         assert all(dict(headers) == {b"host": b"x", b"transfer-encoding": b"chunked"} for headers in site.headers)
         writer.close()
+
+    run(scenario)
+
+
+def test_s8_each_request_is_measured_by_itself() -> None:
+    """However many there are on a connection, each may have all that one may have."""
+
+    async def scenario(site: Site) -> None:
+        reader, writer = await site.connect()
+        head = (CHUNKED % b"whole").replace(b"Host: x", b"Host: x\r\nX: " + b"x" * 60_000)
+        for _ in range(4):
+            writer.write(head + b"2\r\n{}\r\n0\r\n" + b"a: b\r\n" * 9_000 + b"\r\n")
+            assert (await answer(reader))[::2] == (200, b"2")
+        writer.close()
+
+    run(scenario)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that gives clients all the time to read its last words."""
+    monkeypatch.setattr(linger, "LINGER", 3600)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("path", [b"early", b"deaf"])
+def test_s8_a_client_that_reads_to_the_end_and_closes_waits_for_nothing(path: bytes) -> None:
+    """The end of our side is told at once, and the end of its side is noticed, however much of its body lay unread."""
+
+    async def scenario(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(CHUNKED % path)
+        while not site.served:
+            await asyncio.sleep(0)
+        protocol = next(iter(site.http._state.connections))
+        protocol.data_received(b"186a0\r\n" + b"a" * 100_000 + b"\r\nzz\r\n")  # as one read
+        assert (await answer(reader))[0] == (404 if path == b"early" else 400)
+        assert await reader.read() == b""
+        writer.close()
+        await site.empty()
+        site.end.set()
 
     run(scenario)
 
@@ -264,7 +311,7 @@ def test_a_line_end_too_many_does_not_cut_the_answer_when_the_next_head_is_late(
         writer.write(post("/slow"))
         await reader.readuntil(b"begun ")
         writer.write(b"\r\n")
-        while next(iter(site.http._state.connections))._taking:  # type: ignore[union-attr]
+        while next(iter(site.http._state.connections))._taking:
             await asyncio.sleep(0.01)
         site.end.set()
         assert (await reader.read()).endswith(b"and whole\r\n0\r\n\r\n")
@@ -283,8 +330,12 @@ def test_s8_one_read_of_crumbs_is_parsed_in_turns() -> None:
             await asyncio.sleep(0)
         protocol = next(iter(site.http._state.connections))
         chunk = b"ff\r\n" + b"a" * 255 + b"\r\n"
-        protocol.data_received(chunk * 1000)  # type: ignore[union-attr]
-        assert 0 < len(protocol.cycle.body) <= 16 * KIB  # type: ignore[union-attr]
+        protocol.data_received(chunk * 500)
+        assert 0 < len(protocol.cycle.body) <= 16 * KIB
+        assert not protocol.transport.is_reading()
+        protocol.transport.resume_reading()  # as a handler does that wants more
+        protocol.data_received(chunk * 500)
+        assert not protocol.transport.is_reading()
         writer.write(b"0\r\n\r\n")
         assert (await answer(reader))[::2] == (200, b"255000")
         writer.close()
