@@ -78,7 +78,8 @@ def test_m1_join_brings_knowledge_and_leave_takes_it(fleet: Fleet) -> None:
         assert served_by([a, b], talk, front) is owner
         assert predicted > 100
 
-    stream = Stream(front, of_a.body(stream=True, max_tokens=400))
+    a.faults(stall_after_tokens=2)  # until the test has seen it drain
+    stream = Stream(front, of_a.body(stream=True, max_tokens=40))
     stream.until_text()
     assert a.open == 1
     fleet.remove(a)
@@ -86,6 +87,7 @@ def test_m1_join_brings_knowledge_and_leave_takes_it(fleet: Fleet) -> None:
     assert set(held(front, of_a)) == {b.url}
     assert explained(front, of_a)["considered"] == 1
     assert counts([a, b], lambda: [of_a.turn(front), of_b.turn(front), Talk("new").turn(front)]) == [0, 3]
+    a.faults()
     assert stream.rest().whole
     front.wait_state(a, None, "gone", "unready")
     if front.state(a) != "unready":  # that one may come back, and is known until it is given up
