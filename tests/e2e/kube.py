@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.rigs.kube_pod import Pods
-from tests.support import ROOT, free_ports, own_address
+from tests.support import ROOT, free_port, free_ports, own_address
 
 _SCRIPT = ROOT / "tests" / "rigs" / "kube_apiserver.sh"
 
@@ -73,7 +73,7 @@ class Gate:
         self._target = target
         self._pairs: list[tuple[socket.socket, socket.socket, threading.Event]] = []
         self._lock = threading.Lock()
-        self.port = 0
+        self.port = free_port()  # it is given up for a while and taken again
         self._listener: socket.socket | None = None
         self.open()
 
@@ -83,7 +83,6 @@ class Gate:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self.port))
         listener.listen(64)
-        self.port = listener.getsockname()[1]
         self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), name="gate", daemon=True).start()
 
