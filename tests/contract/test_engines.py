@@ -134,7 +134,7 @@ def test_an_answer_is_the_engines_tokens_and_its_finish(server: Server) -> None:
         assert await whole(heard) is None
         assert heard.ids == server.answer(12)
         assert heard.finish is Finish.LENGTH
-        assert len(heard.deltas) > 2
+        assert len(heard.deltas) > 1  # the first token by itself; an engine that is late may put others together
         assert next(delta.prompt_tokens for delta in heard.deltas if delta.prompt_tokens) == len(server.prompt)
         again, _, _ = ask(server, engine, 12)
         assert await whole(again) is None
