@@ -13,11 +13,11 @@ NOBODY = 0
 class HolderSets:
     """All masks in use. A number is good as long as some block uses it."""
 
-    __slots__ = ("_numbers", "_spare", "_uses", "masks")
+    __slots__ = ("_numbers", "_spare", "masks", "uses")
 
     def __init__(self) -> None:
         self.masks: list[int] = [0]
-        self._uses: list[int] = [0]
+        self.uses: list[int] = [0]
         self._numbers: dict[int, int] = {0: NOBODY}
         self._spare: list[int] = []
 
@@ -37,13 +37,13 @@ class HolderSets:
         else:
             new = len(self.masks)
             self.masks.append(mask)
-            self._uses.append(0)
+            self.uses.append(0)
         self._numbers[mask] = new
         return new
 
     def move(self, old: int, new: int, blocks: int = 1) -> None:
         """So many blocks went from one set to another."""
-        uses = self._uses
+        uses = self.uses
         if new:
             uses[new] += blocks
         if old:
@@ -55,6 +55,6 @@ class HolderSets:
 
     def check(self, used: dict[int, int]) -> None:
         """What must always hold, given how many blocks have each number."""
-        assert used == {number: uses for number, uses in enumerate(self._uses) if uses}
+        assert used == {number: uses for number, uses in enumerate(self.uses) if uses}
         assert self._numbers == {0: NOBODY} | {self.masks[number]: number for number in used}
         assert sorted([NOBODY, *used, *self._spare]) == list(range(len(self.masks)))

@@ -7,12 +7,13 @@ Errors are on the side of less credit: what cannot be placed is dropped and coun
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 
 from enginehouse.core.kv.blocks import BYTES_PER_TOKEN, Scheme, chain, extend, pack, start
 from enginehouse.core.kv.overlap import longest
 from enginehouse.core.kv.pairs import Pairs
-from enginehouse.core.kv.rows import FAMILY, LINK, Holder, pack_key
+from enginehouse.core.kv.rows import FAMILY, REST, Holder
 from enginehouse.core.kv.table import ID
 from enginehouse.domain.kv import Removed, Stored, Tier
 
@@ -33,31 +34,39 @@ class KvIndex(Pairs):
         """Add a run of blocks; how many of them are held now because of it, those held already included."""
         hashes = event.hashes
         blocks = len(hashes)
-        if not holder.bit or not blocks or _is_ignored(holder, event):
+        if not holder.bit or not blocks:
             return 0
+        if (event.kind is not None or event.group is not None) and _is_ignored(holder, event):
+            return 0
+        size, pairs, parent, tokens = event.block_size, event.pairs, event.parent, event.token_ids
         try:
-            packed, handles = pack(event.token_ids), [_HANDLE(one) for one in hashes]
-            parent = None if event.parent is None else _HANDLE(event.parent)
+            packed = tokens.tobytes() if type(tokens) is array and tokens.typecode == "I" else pack(tokens)
+            handles = [_HANDLE(hashes[0])] if blocks == 1 else [*map(_HANDLE, hashes)]
+            named = b"" if parent is None or parent == holder.tail[0] else _HANDLE(parent)
         except struct.error:
             handles = []
-        if not handles or not _is_sound(event, blocks):
+        if not handles or size <= 0 or len(tokens) != blocks * size + pairs or not _is_sound(event, blocks):
             holder.malformed += 1
             return 0
-        before, depth = start(event.block_size, event.pairs, event.namespace), 0
+        before, depth = start(size, pairs, event.namespace), 0
         family = before & FAMILY
         if parent is not None:
-            bucket, at = holder.table.find(parent)
-            before, state, depth = LINK.unpack_from(bucket, at + ID) if at >= 0 else (0, ~family, 0)
-            if state & FAMILY != family:
+            _, before, known, depth = holder.tail
+            if named:
+                number, at = holder.table.find(named)
+                bucket = holder.table.buckets[number]
+                before, known, depth = REST.unpack_from(bucket, at + ID) if at >= 0 else (0, ~family, 0)
+            if known & FAMILY != family:
                 # Not known, or known for another adapter, salt or block size: as its child the run would be misplaced.
                 holder.orphans += blocks
                 return 0
             depth += 1
-        if event.extras is None and not event.pairs:
-            keys = chain(before, packed, event.block_size * BYTES_PER_TOKEN)
+        if event.extras is None and not pairs:
+            keys = chain(before, packed, size * BYTES_PER_TOKEN)
         else:
-            keys = extend(before, packed, Scheme(event.block_size, event.pairs), event.extras)
-        self.hold(holder, handles, [pack_key(key) for key in keys], depth, family, _ONE[event.tier])
+            keys = extend(before, packed, Scheme(size, pairs), event.extras)
+        self.hold(holder, handles, keys, depth, family, _ONE[event.tier])
+        holder.tail = (hashes[-1], keys[-1], family, depth + blocks - 1)
         return blocks
 
     def remove(self, holder: Holder, event: Removed) -> int:
@@ -70,23 +79,10 @@ class KvIndex(Pairs):
             holder.malformed += 1
             return 0
 
-    def add(self, holder: Holder, keys: Sequence[int], depth: int = 0) -> None:
-        """Keys it holds for all we know, consecutive, the first with `depth` blocks before it.
-
-        Each key is its own handle and has one copy, so a holder gets events or keys; whoever has both joins twice.
-        """
-        if holder.bit:
-            packed = [pack_key(key) for key in keys]
-            self.hold(holder, packed, packed, depth, 0, 0)
-
-    def drop(self, holder: Holder, keys: Sequence[int]) -> int:
-        """Keys it holds no more; how many it did."""
-        return self.release(holder, [pack_key(key) for key in keys], 0) if holder.bit else 0
-
     def lookup(self, keys: Sequence[int]) -> dict[Holder, int]:
         """How many blocks of a prompt each holder has from its start; those that have none are left out."""
         found: dict[Holder, int] = {}
-        for mask, depth in longest(self.holding, keys):
+        for mask, depth in longest(self.credits.holding, keys):
             found |= dict.fromkeys(self.named(mask), depth)
         return found
 
@@ -104,11 +100,7 @@ def _is_ignored(holder: Holder, event: Stored) -> bool:
 
 
 def _is_sound(event: Stored, blocks: int) -> bool:
-    """Lengths agree, and no block is before itself."""
-    return (
-        len(event.token_ids) == blocks * event.block_size + event.pairs
-        and event.block_size > 0
-        and event.parent not in event.hashes
-        and (blocks == 1 or len(set(event.hashes)) == blocks)
-        and (event.extras is None or len(event.extras) == blocks)
+    """No block is before itself, and each has its extra, if there are any."""
+    return (event.parent != event.hashes[0] if blocks == 1 else len({event.parent, *event.hashes}) > blocks) and (
+        event.extras is None or len(event.extras) == blocks
     )

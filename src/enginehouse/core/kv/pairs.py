@@ -1,8 +1,8 @@
 """Which holder holds which key, within fixed memory: the pairs, with no idea of events or tokens.
 
-Two tables. Each holder maps the engine's own ids (handles) to our keys, with the copies it has in each tier; one table
-for all maps a key to the set of its holders. What a holder leaves behind is invisible at once, because its bit is no
-longer alive, and is taken apart later (`sweep`), before the bit is used again.
+Each holder has a table from the engine's own ids (handles) to our keys, with the copies it has in each tier; `Credits`
+maps a key to the set of its holders. What a holder leaves behind is invisible at once, because its bit is no longer
+alive, and is taken apart later (`sweep`), before the bit is used again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,23 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from enginehouse.core.kv.holders import NOBODY, HolderSets
+from enginehouse.core.kv.credits import Credits
 from enginehouse.core.kv.overlap import members
-from enginehouse.core.kv.rows import COPIES, DEEPEST, MOST_COPIES, NODE, REST, ROW, SET, Holder, pack_key
-from enginehouse.core.kv.table import ID, Table
+from enginehouse.core.kv.rows import (
+    COPIES,
+    DEEPEST,
+    FAMILY,
+    MOST_COPIES,
+    NO_TAIL,
+    OWN_ROOM,
+    REST,
+    ROW,
+    SET,
+    Holder,
+    pack_key,
+    pack_row,
+)
+from enginehouse.core.kv.table import FULL, ID, Table
 
 EVICT = 256
 """Pairs evicted at a time, so that looking for the largest holder costs little per pair."""
@@ -36,10 +49,8 @@ class Pairs:
         """Pairs of holders gone or cleared that wait for `sweep`; they count against the cap."""
         self.evicted = 0
         """Pairs given up to stay under the cap."""
-        self._nodes = Table(NODE.size)
-        self._sets = HolderSets()
+        self.credits = Credits(max_blocks // 32)
         self.holders: dict[int, Holder] = {}
-        self._alive = 0
         self._named: dict[int, tuple[Holder, ...]] = {}
         self._spare_numbers: list[int] = []
         self._numbers = 0
@@ -48,39 +59,26 @@ class Pairs:
     @property
     def memory(self) -> int:
         """Bytes of all tables, from counts."""
-        tables = [
-            self._nodes,
-            *(holder.table for holder in self.holders.values()),
-            *(table for _, table in self._dead),
-        ]
+        tables = [*(holder.table for holder in self.holders.values()), *(table for _, table in self._dead)]
         duplicates = sum(len(holder.duplicates) for holder in self.holders.values())
-        return sum(table.memory for table in tables) + self._sets.memory + duplicates * _DUPLICATE_BYTES
+        return self.credits.memory + sum(table.memory for table in tables) + duplicates * _DUPLICATE_BYTES
 
     def join(self) -> Holder:
         """A new holder that holds nothing."""
-        holder = Holder(self._take_number())
-        self.holders[holder.number] = holder
-        self._alive |= holder.bit
+        holder = Holder()
+        self._enter(holder)
         return holder
 
     def leave(self, holder: Holder) -> None:
         """Forget a holder: from now on nothing is found at it. Twice is once."""
         if holder.bit:
-            self._retire(holder)
-            holder.bit = 0
-            holder.table = Table(ROW.size)
-            holder.duplicates = {}
+            self._exit(holder)
 
     def clear(self, holder: Holder) -> None:
         """It holds nothing any more, and stays."""
         if holder.bit and holder.blocks:
-            self._retire(holder)
-            holder.number = self._take_number()
-            holder.bit = 1 << holder.number
-            holder.table = Table(ROW.size)
-            holder.duplicates = {}
-            self.holders[holder.number] = holder
-            self._alive |= holder.bit
+            self._exit(holder)
+            self._enter(holder)
 
     def sweep(self, budget: int) -> bool:
         """Take apart about so many pairs of what is gone; true: there is more to do."""
@@ -88,43 +86,43 @@ class Pairs:
             number, table = self._dead[0]
             before = table.count
             for _, key, _, _ in ROW.iter_unpack(table.pop()):
-                self._uncredit(1 << number, key)
+                self.credits.uncredit(1 << number, key)
             self.pending -= before - table.count
             budget -= before - table.count + 1
-            if not table.buckets:
+            if not table.count:
                 self._dead.popleft()
                 heapq.heappush(self._spare_numbers, number)
         return bool(self._dead)
 
     def check(self) -> None:
         """What must always hold."""
-        held: dict[bytes, int] = {}
+        held: dict[int, int] = {}
         for number, holder in self.holders.items():
             assert holder.number == number
             assert holder.bit == 1 << number
-            handles: dict[bytes, int] = {}
+            handles: dict[int, int] = {}
             for row in holder.table.rows():
                 _, key, _, _ = ROW.unpack(row)
                 handles[key] = handles.get(key, -1) + 1
                 held[key] = held.get(key, 0) | holder.bit
             assert holder.duplicates == {key: beyond for key, beyond in handles.items() if beyond}
+            holder.table.check()
+            if holder.tail != NO_TAIL:
+                handle, key, family, depth = holder.tail
+                assert handle is not None
+                place, at = holder.table.find(handle.to_bytes(ID, "little"))
+                assert at >= 0
+                known, state, before = REST.unpack_from(holder.table.buckets[place], at + ID)
+                assert (known, state & FAMILY, before) == (key, family, min(depth, before))
         for number, table in self._dead:
             assert number not in self.holders
             for row in table.rows():
                 _, key, _, _ = ROW.unpack(row)
                 held[key] = held.get(key, 0) | 1 << number
-        nodes = dict(NODE.unpack(row) for row in self._nodes.rows())
-        assert held == {key: self._sets.masks[number] for key, number in nodes.items()}
-        used: dict[int, int] = {}
-        for number in nodes.values():
-            used[number] = used.get(number, 0) + 1
-        self._sets.check(used)
-        for table in (self._nodes, *(holder.table for holder in self.holders.values())):
-            table.check()
+        self.credits.check(held, {holder.bit: holder.alone for holder in self.holders.values()})
         assert self.blocks == sum(holder.blocks for holder in self.holders.values())
         assert self.pending == sum(table.count for _, table in self._dead)
         assert self.blocks + self.pending <= self.max_blocks
-        assert self._alive == sum(holder.bit for holder in self.holders.values())
         assert all(holder.bit & mask for mask, holders in self._named.items() for holder in holders)
         numbers = [*self.holders, *(number for number, _ in self._dead), *self._spare_numbers]
         assert sorted(numbers) == list(range(self._numbers))
@@ -135,9 +133,16 @@ class Pairs:
         self._numbers += 1
         return self._numbers - 1
 
-    def _retire(self, holder: Holder) -> None:
+    def _enter(self, holder: Holder) -> None:
+        holder.number = self._take_number()
+        holder.bit = 1 << holder.number
+        holder.alone = self.credits.enter(holder.bit)
+        holder.record = SET.pack(holder.alone)
+        self.holders[holder.number] = holder
+
+    def _exit(self, holder: Holder) -> None:
         del self.holders[holder.number]
-        self._alive &= ~holder.bit
+        self.credits.exit(holder.bit, holder.alone)
         self._named.clear()
         self.blocks -= holder.blocks
         self.pending += holder.blocks
@@ -145,14 +150,10 @@ class Pairs:
             self._dead.append((holder.number, holder.table))
         else:
             heapq.heappush(self._spare_numbers, holder.number)
-
-    def holding(self, key: int) -> int:
-        """The mask of who holds a block; the most of a lookup's time."""
-        bucket, at = self._nodes.find(pack_key(key))
-        if at < 0:
-            return 0
-        mask: int = self._sets.masks[SET.unpack_from(bucket, at + ID)[0]] & self._alive
-        return mask
+        holder.bit = 0
+        holder.table = Table(ROW.size, OWN_ROOM)
+        holder.tail = NO_TAIL
+        holder.duplicates = {}
 
     def named(self, mask: int) -> tuple[Holder, ...]:
         """The living holders of a mask. The same few masks are asked for again and again."""
@@ -164,9 +165,9 @@ class Pairs:
         return holders
 
     def hold(
-        self, holder: Holder, handles: Sequence[bytes], keys: Sequence[bytes], depth: int, family: int, one: int
+        self, holder: Holder, handles: Sequence[bytes], keys: Sequence[int], depth: int, family: int, one: int
     ) -> None:
-        """Add a copy per handle; `one` is the copy in its tier, 0 where copies are not counted."""
+        """Add a copy per handle; `one` is the copy in its tier, `depth` how many blocks are before the first."""
         blocks = len(handles)
         if blocks > self._piece:
             for at in range(0, blocks, self._piece):
@@ -175,99 +176,95 @@ class Pairs:
             return
         if self.blocks + self.pending + blocks > self.max_blocks:
             self._make_room(blocks)
-        table = holder.table
-        find, append, pack_row = table.find, table.append, ROW.pack
-        before = table.count
-        new = []
-        first = family | (one or 1)
         if depth > DEEPEST:
             depth = DEEPEST
-        for handle, key in zip(handles, keys):  # noqa: B905 - as long as each other, and asking costs as much as a block
-            bucket, at = find(handle)
-            if at < 0:
-                append(bucket, pack_row(handle, key, first, depth))
-                new.append(key)
+        first, record, alone = family | one, holder.record, holder.alone
+        credits, table = self.credits, holder.table
+        nodes = credits.table
+        buckets, mask, size = table.buckets, table.mask, len(table.buckets)
+        places, cover, extent = nodes.buckets, nodes.mask, len(nodes.buckets)
+        known: list[tuple[bytes, int, int]] = []
+        shared: list[tuple[int, bytes]] = []
+        # Both tables' `find`, written out: a call per block would cost as much as all else. They grow afterwards.
+        for handle, key in zip(handles, keys):  # noqa: B905 - as long as each other, and asking costs time
+            number = hash(handle) & mask
+            if number >= size:
+                number &= mask >> 1
+            bucket = buckets[number]
+            if bucket.find(handle) >= 0 and table.find(handle)[1] >= 0:
+                known.append((handle, key, depth))
             else:
-                known, copies, _ = REST.unpack_from(bucket, at + ID)
-                if known != key:
-                    # The engine gave the id to other content: of the two the newer is believed, and one copy of it.
-                    self._disown(holder, known)
-                    ROW.pack_into(bucket, at, handle, key, first, depth)
-                    new.append(key)
-                elif copies & one * 0xF < one * MOST_COPIES:
-                    ROW.pack_into(bucket, at, handle, key, copies + one, depth)
+                buckets[number] = bucket + pack_row(handle, key, first, depth)
+                packed = pack_key(key)
+                number = hash(packed) & cover
+                if number >= extent:
+                    number &= cover >> 1
+                bucket = places[number]
+                if bucket.find(packed) >= 0 and nodes.find(packed)[1] >= 0:
+                    shared.append((key, packed))
+                else:
+                    places[number] = bucket + packed + record
             depth += 1
-        self.blocks += table.count - before
-        if new:
-            self._credit(holder, new)
-
-    def _credit(self, holder: Holder, keys: Iterable[bytes]) -> None:
-        """Put a holder into the sets of keys. Blocks of a run mostly have one set, so they are moved in one go."""
-        nodes, sets, bit = self._nodes, self._sets, holder.bit
-        was, becomes, moved, record = -1, NOBODY, 0, b""
-        for key in keys:
-            bucket, at = nodes.find(key)
-            number = NOBODY if at < 0 else SET.unpack_from(bucket, at + ID)[0]
-            if number != was:
-                if moved:
-                    sets.move(was, becomes, moved)
-                was, becomes, moved = number, sets.number(sets.masks[number] | bit), 0
-                record = SET.pack(becomes)
-            if becomes == was:
+        added = blocks - len(known)
+        fresh = added - len(shared)
+        self.blocks += added
+        table.count += added
+        nodes.count += fresh
+        credits.sets.uses[alone] += fresh
+        if table.count > size * FULL:
+            table.grow()
+        if nodes.count > extent * FULL:
+            nodes.grow()
+        if shared:
+            for key in credits.share(holder.bit, shared):
                 holder.duplicates[key] = holder.duplicates.get(key, 0) + 1
-            elif at < 0:
-                nodes.append(bucket, key + record)
-                moved += 1
-            else:
-                bucket[at + ID : at + NODE.size] = record
-                moved += 1
-        if moved:
-            sets.move(was, becomes, moved)
+        for handle, key, depth in known:
+            self._again(holder, handle, (key, first, depth), one)
+
+    def _again(self, holder: Holder, handle: bytes, rest: tuple[int, int, int], one: int) -> None:
+        """A copy of a block whose handle it has."""
+        table = holder.table
+        number, at = table.find(handle)
+        known, state, depth = REST.unpack_from(table.buckets[number], at + ID)
+        if known != rest[0]:
+            # The engine gave the id to other content: of the two the newer is believed, and one copy of it.
+            table.put(number, at, pack_row(handle, *rest))
+            self._disown(holder, known)
+            if self.credits.credit(holder.bit, holder.alone, rest[0]):
+                holder.duplicates[rest[0]] = holder.duplicates.get(rest[0], 0) + 1
+        elif state & one * 0xF < one * MOST_COPIES:
+            table.put(number, at, pack_row(handle, known, state + one, depth))
 
     def release(self, holder: Holder, handles: Iterable[bytes], one: int) -> int:
-        """Take a copy per handle; 0: whatever it has. How many are gone altogether."""
+        """Take a copy per handle from a tier. How many are gone altogether."""
         table = holder.table
         before = table.count
         for handle in handles:
-            bucket, at = table.find(handle)
+            number, at = table.find(handle)
             if at < 0:
                 continue
-            key, copies, depth = REST.unpack_from(bucket, at + ID)
-            left = copies - one if copies & one * 0xF else copies
-            if not one or not left & COPIES:
-                table.delete(bucket, at)
+            key, state, depth = REST.unpack_from(table.buckets[number], at + ID)
+            left = state - one if state & one * 0xF else state
+            if not left & COPIES:
+                table.delete(number, at)
                 self._disown(holder, key)
-            elif left != copies:
-                ROW.pack_into(bucket, at, handle, key, left, depth)
-        self.blocks -= before - table.count
-        return before - table.count
+            elif left != state:
+                table.put(number, at, pack_row(handle, key, left, depth))
+        gone = before - table.count
+        if gone:
+            self.blocks -= gone
+            holder.tail = NO_TAIL
+        return gone
 
-    def _disown(self, holder: Holder, key: bytes) -> None:
+    def _disown(self, holder: Holder, key: int) -> None:
         """One handle fewer stands for a key."""
         beyond = holder.duplicates.get(key) if holder.duplicates else None
         if beyond is None:
-            self._uncredit(holder.bit, key)
+            self.credits.uncredit(holder.bit, key)
         elif beyond > 1:
             holder.duplicates[key] = beyond - 1
         else:
             del holder.duplicates[key]
-
-    def _uncredit(self, bit: int, key: bytes) -> None:
-        """Take a holder out of the set of a key, if it is in it."""
-        nodes, sets = self._nodes, self._sets
-        bucket, at = nodes.find(key)
-        if at < 0:
-            return
-        (was,) = SET.unpack_from(bucket, at + ID)
-        mask = sets.masks[was]
-        if not mask & bit:
-            return
-        becomes = sets.number(mask & ~bit)
-        if becomes == NOBODY:
-            nodes.delete(bucket, at)
-        else:
-            SET.pack_into(bucket, at + ID, becomes)
-        sets.move(was, becomes)
 
     def _make_room(self, blocks: int) -> None:
         """What is gone makes way first, then blocks of whoever holds most."""
@@ -284,19 +281,20 @@ class Pairs:
             holder = max(self.holders.values(), key=lambda one: one.blocks)
             table, before = holder.table, holder.blocks
             goal = max(0, before - wanted)
+            holder.tail = NO_TAIL
             while table.count > goal:
                 holder.hand = (holder.hand + 1) % len(table.buckets)
                 bucket = table.buckets[holder.hand]
                 for place in _least_useful(bucket)[: table.count - goal]:
                     _, key, _, _ = ROW.unpack_from(bucket, place * ROW.size)
-                    table.delete(bucket, place * ROW.size)
+                    table.delete(holder.hand, place * ROW.size)
                     self._disown(holder, key)
             wanted -= before - goal
             self.blocks -= before - goal
             self.evicted += before - goal
 
 
-def _least_useful(bucket: bytearray) -> list[int]:
+def _least_useful(bucket: bytes) -> list[int]:
     """A quarter of a bucket, last place first: of its older half the blocks with most before them.
 
     A prefix that many prompts share is old and used all the time, and all behind it is worth nothing without it.

@@ -16,30 +16,55 @@ COPIES = 0x00000FFF
 MOST_COPIES = 8
 """Copies of one block in one tier that are counted."""
 
-ROW = struct.Struct(f"<{ID}s{ID}sIH")
+ROW = struct.Struct(f"<{ID}sqIH")
 """Of a holder's table: handle; key; state; how many blocks are before it."""
-REST = struct.Struct(f"<{ID}sIH")
+REST = struct.Struct("<qIH")
 """A row without its handle."""
-LINK = struct.Struct("<qIH")
-"""The same with the key as a number."""
-NODE = struct.Struct(f"<{ID}sI")
+NODE = struct.Struct("<qI")
 """Of the table of keys: key; number of the holders' set."""
 SET = struct.Struct("<I")
 """A node without its key."""
 pack_key = struct.Struct("<q").pack
+pack_row = ROW.pack
+
+
+Tail = tuple[int | None, int, int, int]
+"""Of a block: handle; key; family; how many blocks are before it."""
+NO_TAIL: Tail = (None, 0, 0, 0)
+
+OWN_ROOM = 8192
+"""Blocks for which a holder has buckets from the start."""
 
 
 class Holder:
     """What one rank of one incarnation holds."""
 
-    __slots__ = ("bit", "duplicates", "hand", "ignored_groups", "malformed", "number", "orphans", "table")
+    __slots__ = (
+        "alone",
+        "bit",
+        "duplicates",
+        "hand",
+        "ignored_groups",
+        "malformed",
+        "number",
+        "orphans",
+        "record",
+        "table",
+        "tail",
+    )
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.bit = 1 << number
+    def __init__(self) -> None:
+        self.number = 0
+        self.bit = 0
         """0 once it has left: nothing changes for it any more."""
-        self.table = Table(ROW.size)
-        self.duplicates: dict[bytes, int] = {}
+        self.alone = 0
+        """Number of the set of this holder and no other."""
+        self.record = b""
+        """The same, packed."""
+        self.table = Table(ROW.size, OWN_ROOM)
+        self.tail = NO_TAIL
+        """The last block that was stored, if it is held: the next run mostly begins behind it."""
+        self.duplicates: dict[int, int] = {}
         """Keys that more than one handle stands for, with the number of handles beyond the first."""
         self.ignored_groups: set[int] = set()
         """KV groups whose blocks are not indexed: removals do not say their kind."""

@@ -1,9 +1,9 @@
 """A hash table of rows that begin with an 8-byte id, at little more than their own bytes and without long pauses.
 
-Linear hashing: the table grows by one bucket at a time, by splitting one, so no insertion ever moves more than a few
-dozen rows. A bucket is one string of rows, searched by `bytearray.find`, which for so short a string costs no more than
-one probe written in Python. There are no objects per row, which a dictionary of integers would have: it takes three
-times the memory.
+Linear hashing: the table grows by one bucket at a time, by splitting one, so a row that is added moves a few others at
+most. A bucket is one string of rows, searched by `bytes.find`, which for so short a string costs no more than one probe
+written in Python. There are no objects per row, which a dictionary of integers would have: it takes three times the
+memory.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import struct
 from collections.abc import Iterator
 
 ID = 8
-FULL = 16
+FULL = 8
 """Mean rows per bucket at which the next bucket is added."""
+_EMPTY = 16
+"""Empty buckets that `pop` passes over: about as much work as a row."""
 
-_BUCKET_BYTES = 56 + 16 + 8
-"""A bytearray object, the head of its allocation, and its place in the list."""
-_SLACK = 1.125
-"""What a growing bytearray allocates ahead."""
+_BUCKET_BYTES = 33 + 7 + 8
+"""The head of a bytes object, what its allocation is rounded up by, and its place in the list."""
 
 
 class Table:
@@ -26,43 +26,54 @@ class Table:
 
     __slots__ = ("_rows", "buckets", "count", "mask", "width")
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, room: int = 0) -> None:
+        """`room`: rows for which it has buckets from the start, at a byte each, and need not split them."""
         self.width = width
         self.count = 0
-        self.buckets = [bytearray()]
-        self.mask = 1
+        self.mask = (1 << (room // FULL).bit_length()) - 1 | 1
+        self.buckets = [b""] * (self.mask + 1 >> 1)
         self._rows = struct.Struct(f"{width}s")
 
     @property
     def memory(self) -> int:
         """Bytes, from counts."""
-        return int(self.count * self.width * _SLACK) + len(self.buckets) * _BUCKET_BYTES
+        used = min(self.count, len(self.buckets))
+        return self.count * self.width + used * (_BUCKET_BYTES - 8) + len(self.buckets) * 8
 
-    def find(self, wanted: bytes) -> tuple[bytearray, int]:
-        """Bucket that holds or would hold an id, and where its row begins there, negative when it is not there."""
+    def find(self, wanted: bytes) -> tuple[int, int]:
+        """Number of the bucket that holds or would hold an id, and where its row begins there, negative when it does
+        not."""
         buckets = self.buckets
         number = hash(wanted) & self.mask
-        bucket = buckets[number if number < len(buckets) else number & self.mask >> 1]
-        at = bucket.find(wanted)
-        while at % self.width and at > 0:  # across two rows, or not in an id's place
-            at = bucket.find(wanted, at + 1)
-        return bucket, at
+        if number >= len(buckets):
+            number &= self.mask >> 1
+        at = buckets[number].find(wanted)
+        while at > 0 and at % self.width:  # across two rows, or not in an id's place
+            at = buckets[number].find(wanted, at + 1)
+        return number, at
 
-    def append(self, bucket: bytearray, row: bytes) -> None:
-        """Add what `find` did not find, to the bucket it named. What it named for other ids is good no more."""
-        bucket += row
-        self.count += 1
-        if self.count > len(self.buckets) * FULL:
-            self._split()
+    def put(self, number: int, at: int, row: bytes) -> None:
+        """Another row in the place of one."""
+        bucket = self.buckets[number]
+        self.buckets[number] = bucket[:at] + row + bucket[at + self.width :]
 
-    def delete(self, bucket: bytearray, at: int) -> None:
+    def delete(self, number: int, at: int) -> None:
         """Forget one row."""
-        del bucket[at : at + self.width]
+        bucket = self.buckets[number]
+        self.buckets[number] = bucket[:at] + bucket[at + self.width :]
         self.count -= 1
 
-    def pop(self) -> bytearray:
-        """Take the last bucket off a table that is only taken apart any more."""
-        bucket = self.buckets.pop()
+    def grow(self) -> None:
+        """Rows were added and counted, each to the bucket that `find` named: make the buckets as many as they need."""
+        while self.count > len(self.buckets) * FULL:
+            self._split()
+
+    def pop(self) -> bytes:
+        """Take the last bucket off a table that is only taken apart any more, or some that are empty."""
+        for _ in range(_EMPTY):
+            bucket = self.buckets.pop()
+            if bucket or not self.buckets:
+                break
         self.count -= len(bucket) // self.width
         return bucket
 
@@ -75,12 +86,10 @@ class Table:
     def check(self) -> None:
         """What must always hold."""
         ids = [row[:ID] for row in self.rows()]
-        assert len(set(ids)) == len(ids) == self.count
-        for bucket in self.buckets:
+        assert len(set(ids)) == len(ids) == self.count <= len(self.buckets) * FULL
+        for number, bucket in enumerate(self.buckets):
             for at, (row,) in enumerate(self._rows.iter_unpack(bucket)):
-                found, place = self.find(row[:ID])
-                assert found is bucket
-                assert place == at * self.width
+                assert self.find(row[:ID]) == (number, at * self.width)
         assert len(self.buckets) <= self.mask + 1 <= max(2, 2 * len(self.buckets))
 
     def _split(self) -> None:
@@ -93,5 +102,5 @@ class Table:
         go: list[bytes] = []
         for (row,) in self._rows.iter_unpack(self.buckets[old]):
             (go if hash(row[:ID]) & mask == new else stay).append(row)
-        self.buckets[old] = bytearray().join(stay)
-        self.buckets.append(bytearray().join(go))
+        self.buckets[old] = b"".join(stay)
+        self.buckets.append(b"".join(go))
