@@ -94,6 +94,8 @@ class KvBatch:
     """Events that could not be read: each costs itself alone."""
     ignored: int = 0
     """Events read and meant for others: other owners, remote blocks, unknown kinds."""
+    merged: int = 0
+    """Removals that became part of the removal before them."""
 
 
 def namespace(lora: str | None, salt: str | None) -> str:

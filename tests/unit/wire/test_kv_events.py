@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -105,14 +107,25 @@ def test_vllm_maps() -> None:
     )
 
 
+def beside(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Removals beside each other as one."""
+    told: list[dict[str, Any]] = []
+    for event in events:
+        if told and event["type"] == told[-1]["type"] == "BlockRemoved":
+            told[-1] = event | {"block_hashes": told[-1]["block_hashes"] + event["block_hashes"]}
+        else:
+            told.append(event)
+    return told
+
+
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["case"])
 def test_what_a_real_vllm_sent(case: dict[str, list[str]]) -> None:
     payload = bytes.fromhex(case["frames_hex"][2])
     time, events, rank = msgpack.unpackb(payload)
     read = decode(payload)
     assert (read.timestamp, read.rank, read.malformed, read.ignored) == (time, rank, 0, 0)
-    assert len(read.events) == len(events) > 0
-    for event, said in zip(read.events, events, strict=True):
+    assert len(read.events) + read.merged == len(events) > 0
+    for event, said in zip(read.events, beside(events), strict=True):
         match event:
             case Stored():
                 assert said["type"] == "BlockStored"
@@ -242,8 +255,8 @@ def test_reasons_hold_no_content() -> None:
     ids=repr,
 )
 def test_a_malformed_event_costs_itself_alone(event: object) -> None:
-    assert batch(removed(), event, removed(block_hashes=[12])) == KvBatch(
-        [Removed([11]), Removed([12])], timestamp=1.5, rank=0, malformed=1
+    assert batch(removed(), event, removed(block_hashes=[12], medium="CPU")) == KvBatch(
+        [Removed([11]), Removed([12], Tier.HOST)], timestamp=1.5, rank=0, malformed=1
     )
 
 
@@ -291,6 +304,52 @@ def test_an_event_nested_too_deeply_costs_no_more_than_the_batch() -> None:
 )
 def test_k9_what_is_not_for_this_rank_is_ignored(event: object) -> None:
     assert batch(event, removed()) == KvBatch([Removed([11])], timestamp=1.5, rank=0, ignored=1)
+
+
+# Removals beside each other.
+
+ENCODINGS = [lambda event: event, lambda event: list(event.values())]
+
+
+@pytest.mark.parametrize("spell", ENCODINGS, ids=["maps", "arrays"])
+@pytest.mark.parametrize("unusual", [[], [{"type": "News"}]], ids=["plain", "with an unknown kind"])
+def test_removals_beside_each_other_are_one(spell: Callable[[Any], object], unusual: list[dict[str, object]]) -> None:
+    """In order, and a block told twice is in it twice: those were two copies. Stores and clears stand between."""
+    events = [
+        removed(block_hashes=[1]),
+        removed(block_hashes=[2, 3], group_idx=None),
+        removed(block_hashes=[1], medium=None),
+        removed(block_hashes=[4], medium="CPU"),
+        removed(block_hashes=[5], medium="CPU_PINNED"),
+        removed(block_hashes=[6], medium="CPU", group_idx=0),
+        stored(),
+        removed(block_hashes=[-1], group_idx=0),
+        removed(block_hashes=[7], group_idx=0),
+        {"type": "AllBlocksCleared"},
+        removed(block_hashes=[8], group_idx=0),
+    ]
+    read = batch(*map(spell, [*events, *unusual]))
+    assert read.events == [
+        Removed([1, 2, 3, 1]),
+        Removed([4, 5], Tier.HOST),
+        Removed([6], Tier.HOST, group=0),
+        only_stored(),
+        Removed([ALL_ONES, 7], group=0),
+        Cleared(),
+        Removed([8], group=0),
+    ]
+    assert (read.merged, read.malformed, read.ignored) == (4, 0, len(unusual))
+
+
+def test_what_is_ignored_or_malformed_does_not_stand_between_removals() -> None:
+    for other in (
+        removed(medium="EXTERNAL"),
+        stored(medium="EXTERNAL"),
+        stored(block_size=0),
+        removed(block_hashes=[]),
+    ):
+        read = batch(removed(), other, removed(block_hashes=[12]))
+        assert (read.events, read.merged, read.malformed + read.ignored) == ([Removed([11, 12])], 1, 1)
 
 
 # Fields.
