@@ -33,7 +33,7 @@ PROMPT = 2000
 """Blocks of the prompt that is hashed and looked up: 32,000 tokens."""
 SHARED = 100
 """Blocks that all engines have in common."""
-ROOM = 100_000_000
+ROOM = 8_000_000
 SLICE = 256
 """Pairs that one call of `sweep` takes apart."""
 
@@ -95,13 +95,16 @@ def tokens_of(blocks: int, chance: random.Random) -> list[int]:
 
 
 def runs_of(chains: int, per_chain: int, blocks: int, chance: random.Random) -> list[Stored]:
-    """Chains of runs, each run behind the one before it. Ids of 63 bits, which the peer's JSON takes."""
+    """Chains of runs, each run behind the one before it, as events are decoded: tokens in arrays.
+
+    Ids of 63 bits, which the peer's JSON takes.
+    """
     runs = []
     for _ in range(chains):
         parent = None
         for _ in range(per_chain):
             hashes = [chance.getrandbits(63) for _ in range(blocks)]
-            runs.append(Stored(hashes, parent, tokens_of(blocks, chance), SIZE))
+            runs.append(Stored(hashes, parent, array("I", tokens_of(blocks, chance)), SIZE))
             parent = hashes[-1]
     return runs
 

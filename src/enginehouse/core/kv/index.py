@@ -45,8 +45,14 @@ class KvIndex(Pairs):
             named = b"" if parent is None or parent == holder.tail[0] else _HANDLE(parent)
         except struct.error:
             handles = []
-        if not handles or size <= 0 or len(tokens) != blocks * size + pairs or not _is_sound(event, blocks):
-            holder.malformed += 1
+        if (
+            not handles
+            or size <= 0
+            or len(tokens) != blocks * size + pairs
+            or (parent == hashes[0] if blocks == 1 else len({parent, *hashes}) <= blocks)
+            or (event.extras is not None and len(event.extras) != blocks)
+        ):
+            holder.malformed += 1  # lengths that do not agree, or a block before itself
             return 0
         before, depth = start(size, pairs, event.namespace), 0
         family = before & FAMILY
@@ -61,10 +67,15 @@ class KvIndex(Pairs):
                 holder.orphans += blocks
                 return 0
             depth += 1
-        if event.extras is None and not pairs:
-            keys = chain(before, packed, size * BYTES_PER_TOKEN)
-        else:
+        if event.extras is not None or pairs:
             keys = extend(before, packed, Scheme(size, pairs), event.extras)
+        elif blocks == 1:
+            key = hash((before, packed))
+            self.hold_one(holder, handles[0], key, depth, family, _ONE[event.tier])
+            holder.tail = (hashes[0], key, family, depth)
+            return 1
+        else:
+            keys = chain(before, packed, size * BYTES_PER_TOKEN)
         self.hold(holder, handles, keys, depth, family, _ONE[event.tier])
         holder.tail = (hashes[-1], keys[-1], family, depth + blocks - 1)
         return blocks
@@ -97,10 +108,3 @@ def _is_ignored(holder: Holder, event: Stored) -> bool:
         else:
             holder.ignored_groups.add(event.group)
     return event.group in holder.ignored_groups
-
-
-def _is_sound(event: Stored, blocks: int) -> bool:
-    """No block is before itself, and each has its extra, if there are any."""
-    return (event.parent != event.hashes[0] if blocks == 1 else len({event.parent, *event.hashes}) > blocks) and (
-        event.extras is None or len(event.extras) == blocks
-    )

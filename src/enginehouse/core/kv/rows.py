@@ -33,7 +33,7 @@ Tail = tuple[int | None, int, int, int]
 NO_TAIL: Tail = (None, 0, 0, 0)
 
 OWN_ROOM = 8192
-"""Blocks for which a holder has buckets from the start."""
+"""Blocks for which a holder has buckets from the start, or fewer under a small cap."""
 
 
 class Holder:
@@ -61,7 +61,7 @@ class Holder:
         """Number of the set of this holder and no other."""
         self.record = b""
         """The same, packed."""
-        self.table = Table(ROW.size, OWN_ROOM)
+        self.table = Table(ROW.size)
         self.tail = NO_TAIL
         """The last block that was stored, if it is held: the next run mostly begins behind it."""
         self.duplicates: dict[int, int] = {}
