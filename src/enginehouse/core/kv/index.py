@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Sequence
 
 from enginehouse.core.kv.blocks import BYTES_PER_TOKEN, Scheme, chain, extend, pack, start
+from enginehouse.core.kv.filling import Filling
 from enginehouse.core.kv.overlap import longest
-from enginehouse.core.kv.pairs import Pairs
 from enginehouse.core.kv.rows import FAMILY, REST, Holder
 from enginehouse.core.kv.table import ID
 from enginehouse.domain.kv import Removed, Stored, Tier
@@ -27,7 +27,7 @@ _ONE = {Tier.DEVICE: 0x001, Tier.HOST: 0x010, Tier.DISK: 0x100}
 _HANDLE = struct.Struct("<Q").pack
 
 
-class KvIndex(Pairs):
+class KvIndex(Filling):
     """Pairs, fed by events and asked with the keys of prompts."""
 
     def store(self, holder: Holder, event: Stored) -> int:

@@ -324,6 +324,27 @@ def test_k1_gone_holders_make_room_before_anything_is_evicted() -> None:
     index.check()
 
 
+def test_k1_blocks_that_come_one_by_one_stay_within_the_cap() -> None:
+    index = KvIndex(5)
+    holder = index.join()
+    for one in range(20):
+        index.store(holder, Stored([one], None, [one], 1))
+        assert index.blocks <= 5
+        index.check()
+    assert index.evicted == 20 - holder.blocks
+
+
+def test_k2_a_run_behind_what_was_evicted_or_removed_is_dropped() -> None:
+    index = KvIndex(1)
+    one, two = index.join(), index.join()
+    index.store(one, Stored([1], None, [1], 1))
+    index.store(two, Stored([1], None, [2], 1))
+    assert index.store(one, Stored([2], 1, [3], 1)) == 0
+    index.remove(two, Removed([1]))
+    assert index.store(two, Stored([2], 1, [3], 1)) == 0
+    assert (one.orphans, two.orphans, index.blocks) == (1, 1, 0)
+
+
 def test_k1_a_run_longer_than_all_room_leaves_the_rest_within_it() -> None:
     for cap in (1, 7, EVICT + 10):
         index = KvIndex(cap)
