@@ -24,6 +24,7 @@ def rank_view(engine_id: str, *, incarnation: int = 1, rank: int = 0, **other: A
         "orphans": 0,
         "heard": Heard(),
         "event_age": 1.0,
+        "waiting_age": None,
         "event_rate": 0.0,
         "verdict": Verdict.RIGHT,
         "correction": 1.0,

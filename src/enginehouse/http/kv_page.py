@@ -36,6 +36,8 @@ def _rank(rank: RankView) -> dict[str, Any]:
         "approximate_blocks": rank.approximate_blocks,
         "expected_blocks": rank.expected_blocks,
         "event_age_seconds": None if rank.event_age is None else round(rank.event_age, 3),
+        "waiting_batches": heard.waiting,
+        "waiting_seconds": None if rank.waiting_age is None else round(rank.waiting_age, 3),
         "events_per_second": round(rank.event_rate, 2),
         "batches": heard.batches,
         "events": heard.events,

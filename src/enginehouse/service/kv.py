@@ -42,6 +42,9 @@ class KvFollower:
 
     def view(self) -> KvView:
         """Everything that is known, at this moment."""
+        for followed in self._followed.values():
+            for feed in followed.feeds:
+                feed.report()
         return self._knowledge.view(self._loop.time())
 
     def close(self) -> None:

@@ -43,7 +43,8 @@ class RankFeed:
         self._checks_rank = False
         self._state = cursor.CursorState(can_replay=False)
         self._believed = (self._state.trust, self._state.reason)
-        self._inbox: deque[tuple[cursor.Event, bytes]] = deque()
+        self._inbox: deque[tuple[cursor.Event, bytes, float]] = deque()
+        """With the time of arrival."""
         self._inbox_bytes = 0
         self._released: deque[tuple[int, bytes]] = deque()
         """Batches that were held, to be said before anything else."""
@@ -51,6 +52,8 @@ class RankFeed:
         self._held_bytes = 0
         self._slices: Iterator[KvEvent] | None = None
         """Of the batch that is being applied."""
+        self._taken_at = 0.0
+        """When that arrived, or when those before it were released."""
         self._asked = 0
         self._cut_replay = -1
         """The replay of which something found no room."""
@@ -116,7 +119,7 @@ class RankFeed:
         return not self._closed and len(self._inbox) < MOST_BATCHES and self._inbox_bytes + len(payload) <= MOST_BYTES
 
     def _put(self, event: cursor.Event, payload: bytes) -> None:
-        self._inbox.append((event, payload))
+        self._inbox.append((event, payload, self._loop.time()))
         self._inbox_bytes += len(payload)
         self._stir(self)
 
@@ -126,6 +129,20 @@ class RankFeed:
     def busy(self) -> bool:
         """There is something to work off."""
         return bool(self._inbox or self._released or self._slices is not None)
+
+    @property
+    def waiting(self) -> int:
+        """Batches, and other news, that are not worked off; one that is begun counts."""
+        return len(self._inbox) + len(self._released) + (self._slices is not None)
+
+    def report(self) -> None:
+        """Bring up to date, in what is known of the rank, what changes without its doing."""
+        heard = self._knowledge.heard(self.key)
+        heard.waiting = self.waiting
+        if self._slices is not None or self._released:
+            heard.waiting_since = self._taken_at
+        else:
+            heard.waiting_since = self._inbox[0][2] if self._inbox else None
 
     def work(self, budget: int) -> int:
         """Apply about so many blocks; returns how many it was."""
@@ -137,7 +154,7 @@ class RankFeed:
                 seq, payload = self._released.popleft()
                 left -= self._step(cursor.Held(seq, cursor.mark(payload)), payload)
             else:
-                event, payload = self._inbox.popleft()
+                event, payload, self._taken_at = self._inbox.popleft()
                 self._inbox_bytes -= len(payload)
                 left -= self._step(event, payload)
         return budget - left
@@ -181,6 +198,7 @@ class RankFeed:
                         then = cursor.Overflowed()
                 case cursor.Release():
                     self._released, self._held, self._held_bytes = self._held, deque(), 0
+                    self._taken_at = now
                 case cursor.Discard():
                     self._discard()
                 case cursor.AskReplay():
@@ -206,7 +224,7 @@ class RankFeed:
         except ValueError:
             heard.malformed += 1
             return False
-        heard.applied(len(batch.events), self._loop.time())
+        heard.applied(len(batch.events) + batch.merged, self._loop.time())
         heard.malformed += batch.malformed
         heard.ignored += batch.ignored
         if self._checks_rank and batch.rank is not None and batch.rank != self._rank:

@@ -290,7 +290,10 @@ def test_k4_k6_each_rank_shows_what_it_rests_on_and_what_befell_it() -> None:
         event_age=None,
         correction=0.5,
         orphans=4,
-        heard=Heard(batches=7, events=21, gaps=3, lost=2, replays=5, restarts=1, malformed=6, misdirected=8),
+        waiting_age=1.5,
+        heard=Heard(
+            batches=7, events=21, waiting=31, gaps=3, lost=2, replays=5, restarts=1, malformed=6, misdirected=8
+        ),
     )
     new = rank_view("b", event_age=0.0)
     fine = rank_view("a", blocks=12, event_age=2.5, predicted_tokens=160, reported_tokens=150)
@@ -307,6 +310,9 @@ def test_k4_k6_each_rank_shows_what_it_rests_on_and_what_befell_it() -> None:
     assert value(metrics, "enginehouse_kv_blocks", engine="a", rank="0") == 12
     assert value(metrics, "enginehouse_kv_batches_total", engine="a", rank="1") == 7
     assert value(metrics, "enginehouse_kv_events_total", engine="a", rank="1") == 21
+    assert value(metrics, "enginehouse_kv_waiting_batches", engine="a", rank="1") == 31
+    assert value(metrics, "enginehouse_kv_waiting_seconds", engine="a", rank="1") == 1.5
+    assert value(metrics, "enginehouse_kv_waiting_seconds", engine="a", rank="0") == 0
     incidents = {
         "gap": 3,
         "lost": 2,

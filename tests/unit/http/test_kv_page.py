@@ -23,7 +23,7 @@ def shown(*ranks: Any) -> list[dict[str, Any]]:
 
 
 def test_every_number_of_a_rank_is_on_the_page_under_its_own_name() -> None:
-    heard = Heard(1, 2, 3.0, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+    heard = Heard(1, 2, 3.0, 4, 5, 6, 7, 8, 9, 10, 11, 12, waiting=13)
     rank = rank_view(
         "a",
         rank=3,
@@ -36,6 +36,7 @@ def test_every_number_of_a_rank_is_on_the_page_under_its_own_name() -> None:
         heard=heard,
         event_age=1.23456,
         event_rate=7.6543,
+        waiting_age=0.12345,
         verdict=Verdict.BLIND,
         policy=Policy.APPROXIMATE,
         policy_reason="blind",
@@ -59,6 +60,8 @@ def test_every_number_of_a_rank_is_on_the_page_under_its_own_name() -> None:
         "approximate_blocks": 22,
         "expected_blocks": 23,
         "event_age_seconds": 1.235,
+        "waiting_batches": 13,
+        "waiting_seconds": 0.123,
         "events_per_second": 7.65,
         "batches": 1,
         "events": 2,

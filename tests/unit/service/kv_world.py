@@ -19,6 +19,7 @@ from enginehouse.ports import Call
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.generate import Generator, RequestSettings, TokenRequest
 from enginehouse.service.kv import KvFollower
+from enginehouse.service.kv_intake import PAUSE
 from enginehouse.testing.clock import run_virtual
 from enginehouse.testing.engines import FakeCall, FakeEngines, FakeProcess
 from enginehouse.testing.feeds import FakeFeed, fake_wanted
@@ -99,8 +100,8 @@ class World:
         await self.settle()
 
     async def settle(self) -> None:
-        """Until nothing is left to be done at this moment."""
-        await asyncio.sleep(0.001)
+        """Until nothing is left to be done of what has happened."""
+        await asyncio.sleep(2 * PAUSE)
         self.knowledge.check()
 
     def rank(self, name: str, rank: int = 0) -> RankView:

@@ -12,7 +12,7 @@ from enginehouse.core.kv.view import Policy
 from enginehouse.domain.engine import LINK, KvEventSource
 from enginehouse.domain.kv import Cleared, KvEvent, RankKey, Removed, Trust
 from enginehouse.service import kv_feed
-from enginehouse.service.kv_intake import TURN
+from enginehouse.service.kv_intake import EASY, MOST_TURNS, PAUSE, TURN
 from enginehouse.service.membership import Member
 from enginehouse.testing.feeds import fake_wanted
 from enginehouse.testing.kv import FakePublisher, FakeSubscription, fake_stored
@@ -519,8 +519,9 @@ def test_a_large_batch_is_applied_in_slices_and_others_go_on_meanwhile() -> None
         long = list(range(16 * blocks))
         a.publish(fake_stored(long))
         b.publish(fake_stored(TOKENS))
-        turns = 0
-        small_done_after = None
+        await asyncio.sleep(PAUSE)
+        turns = 2  # nobody could look after the first
+        small_done_after = turns if world.rank("b").blocks else None
         while world.rank("a").blocks < blocks:
             await asyncio.sleep(0)
             turns += 1
@@ -529,6 +530,35 @@ def test_a_large_batch_is_applied_in_slices_and_others_go_on_meanwhile() -> None
         assert turns >= 10
         assert small_done_after is not None
         assert small_done_after <= 2
+
+    play(scenario)
+
+
+def test_the_more_waits_the_longer_a_turn_within_limits_and_it_shows() -> None:
+    """When the loop's passes are long and few, turns of one length would fall behind for ever."""
+
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        assert (world.rank("a").heard.waiting, world.rank("a").waiting_age) == (0, None)
+        batches, blocks = EASY * 64, len(TOKENS) // 16
+        for _ in range(batches):
+            publisher.publish(fake_stored(TOKENS))
+        assert world.rank("a").heard.waiting == batches
+        await asyncio.sleep(PAUSE / 2)
+        assert world.rank("a").waiting_age == pytest.approx(PAUSE / 2)
+        await asyncio.sleep(PAUSE / 2)  # its first turns are over
+        turns = [world.rank("a").heard.batches]
+        while world.rank("a").heard.waiting:
+            assert world.rank("a").waiting_age == pytest.approx(PAUSE)
+            before = world.rank("a").heard.batches
+            await asyncio.sleep(0)
+            turns.append(world.rank("a").heard.batches - before)
+        assert sum(turns) == batches
+        most = MOST_TURNS * TURN // blocks
+        assert most / 2 < turns[1]
+        assert max(turns[1:]) <= most
+        assert (world.rank("a").heard.waiting, world.rank("a").waiting_age) == (0, None)
 
     play(scenario)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import zmq
 
 from enginehouse.adapters.kv_events.rota import Rota
-from enginehouse.adapters.kv_events.sockets import END, NUMBER_BYTES
+from enginehouse.adapters.kv_events.sockets import END, NUMBER_BYTES, has_more, receive
 
 
 class Replay:
@@ -38,11 +38,8 @@ class Replay:
 
     def read(self, most: int) -> int:
         took = 0
-        while took < most and self._socket is not None:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
+        while took < most and self._socket is not None and has_more(self._socket):
+            frames = receive(self._socket)
             took += 1
             self._heard_at = self._rota.loop.time()
             # [empty, topic, number, payload], without the topic before 2026: the last two are what counts.

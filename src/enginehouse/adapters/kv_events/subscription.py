@@ -14,7 +14,7 @@ from zmq.utils.monitor import parse_monitor_message
 from enginehouse.adapters.kv_events.replay import Replay
 from enginehouse.adapters.kv_events.rota import Rota
 from enginehouse.adapters.kv_events.settings import KvEventSettings
-from enginehouse.adapters.kv_events.sockets import END, NUMBER_BYTES, Context, new_socket
+from enginehouse.adapters.kv_events.sockets import END, NUMBER_BYTES, Context, has_more, new_socket, receive
 from enginehouse.domain.engine import KvEventSource
 from enginehouse.domain.kv import KvBatch
 from enginehouse.ports import KvSink
@@ -126,13 +126,11 @@ class ZmqSubscription:
             self._hear_monitor()
         took = 0
         while took < most and not self._closed:
-            try:
-                frames = self._live.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not has_more(self._live):
                 self._hear_monitor()
                 break
             took += 1
-            self._take(frames)
+            self._take(receive(self._live))
         return took
 
     def _take(self, frames: list[bytes]) -> None:
@@ -146,12 +144,8 @@ class ZmqSubscription:
         self.ignored += 1
 
     def _hear_monitor(self) -> None:
-        while not self._closed:
-            try:
-                frames = self._monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._connection_changed(parse_monitor_message(frames)["event"])
+        while not self._closed and has_more(self._monitor):
+            self._connection_changed(parse_monitor_message(receive(self._monitor))["event"])
 
     def _connection_changed(self, event: int) -> None:
         endpoint = self._source.endpoint

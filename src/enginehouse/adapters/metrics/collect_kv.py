@@ -22,6 +22,8 @@ def kv_families(view: KvView, fleet: FleetView) -> Iterator[Family]:
     yield numbers(t.KV_EVENT_AGE, {labels: age for labels, age in ages.items() if age is not None})
     yield numbers(t.KV_BATCHES, {labels: rank.heard.batches for labels, rank in ranks.items()})
     yield numbers(t.KV_EVENTS, {labels: rank.heard.events for labels, rank in ranks.items()})
+    yield numbers(t.KV_WAITING, {labels: rank.heard.waiting for labels, rank in ranks.items()})
+    yield numbers(t.KV_WAITING_AGE, {labels: rank.waiting_age or 0.0 for labels, rank in ranks.items()})
     yield numbers(
         t.KV_INCIDENTS,
         {(*labels, what): count for labels, rank in ranks.items() for what, count in _incidents(rank).items()},

@@ -157,6 +157,12 @@ KV_EVENT_AGE = Metric(
 )
 KV_BATCHES = Metric("enginehouse_kv_batches", "counter", _RANK, "Batches of KV events applied.")
 KV_EVENTS = Metric("enginehouse_kv_events", "counter", _RANK, "KV events applied.")
+KV_WAITING = Metric(
+    "enginehouse_kv_waiting_batches", "gauge", _RANK, "Batches of KV events of a rank that came and are not applied."
+)
+KV_WAITING_AGE = Metric(
+    "enginehouse_kv_waiting_seconds", "gauge", _RANK, "Seconds for which the oldest of them waits; 0 when none does."
+)
 KV_INCIDENTS = Metric(
     "enginehouse_kv_incidents",
     "counter",
@@ -225,6 +231,8 @@ TABLE: tuple[Metric, ...] = (
     KV_EVENT_AGE,
     KV_BATCHES,
     KV_EVENTS,
+    KV_WAITING,
+    KV_WAITING_AGE,
     KV_INCIDENTS,
     KV_BLOCKS,
     KV_CORRECTION,

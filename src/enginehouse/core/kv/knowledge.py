@@ -214,6 +214,7 @@ def _view(rank: Rank, now: float) -> RankView:
         orphans=rank.holder.orphans,
         heard=heard,
         event_age=None if heard.last_at is None else max(0.0, now - heard.last_at),
+        waiting_age=None if heard.waiting_since is None else max(0.0, now - heard.waiting_since),
         event_rate=heard.pace.at(now),
         verdict=rank.by_events.verdict,
         correction=rank.correction,

@@ -45,6 +45,10 @@ class Heard:
     """Times that its numbers began anew."""
     overflows: int = 0
     """Times that batches came faster than they could be applied."""
+    waiting: int = 0
+    """Batches that came and are not applied, when last asked."""
+    waiting_since: float | None = None
+    """When the oldest of them came, by the clock of whoever counts."""
     pace: Pace = field(default_factory=Pace)
     """Of the events."""
 
@@ -80,6 +84,8 @@ class RankView:
     heard: Heard
     event_age: float | None
     """Seconds since the last batch; None: there was none. Silence is normal for an engine that has nothing to do."""
+    waiting_age: float | None
+    """Seconds for which the oldest batch waits to be applied; None: none does."""
     event_rate: float
     """Events per second, of about the last half minute."""
     verdict: Verdict

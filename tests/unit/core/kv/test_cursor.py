@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from enginehouse.core.kv import cursor
@@ -743,3 +745,11 @@ def test_no_room_while_a_replay_brings_nothing() -> None:
     talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
     talk.say(Overflowed(), trust=REPLAYING)
     talk.ended(AskReplay(2, 0), trust=REPLAYING)
+
+
+def test_a_live_batch_further_is_what_replace_says_and_leaves_the_state_before_it() -> None:
+    fields = [field.name for field in dataclasses.fields(cursor.CursorState)]
+    odd = cursor.CursorState(**{name: f"odd {name}" for name in fields})  # type: ignore[arg-type]
+    before = dataclasses.replace(odd)
+    assert odd.passed(7, b"m") == dataclasses.replace(odd, cursor=7, mark=b"m", live=7, live_mark=b"m")
+    assert odd == before

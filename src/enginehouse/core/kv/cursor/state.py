@@ -98,6 +98,31 @@ class CursorState:
         """No batch is in the view."""
         return self.cursor is None or self.cursor == NOTHING
 
+    def passed(self, seq: int, mark: bytes) -> CursorState:
+        """The same, a live batch further: `replace` in a fifth of the time, as this is done for each batch."""
+        return CursorState(
+            self.can_replay,
+            self.trust,
+            self.reason,
+            self.connected,
+            seq,
+            mark,
+            self.cut,
+            self.doubt,
+            self.suspect,
+            seq,
+            mark,
+            self.owed,
+            self.replay,
+            self.asks,
+            self.tries,
+            self.rounds,
+            self.retry_at,
+            self.deaf,
+            self.whole_at,
+            self.counts,
+        )
+
     def check(self) -> None:
         """Assert what must always hold."""
         assert self.replay is None or (self.connected and self.can_ask and self.retry_at is None)
