@@ -9,11 +9,22 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import ROOT, Child, running
 
 _MISSING = pytest.StashKey[dict[str, str]]()
 _SETUP = ROOT / "tests" / "rigs" / "setup"
+
+# A slow machine is no failure, so no example has a deadline. CI tries the same examples each time: what it finds there
+# is what the change has done.
+settings.register_profile(
+    "enginehouse",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("CI") == "true",
+)
+settings.load_profile("enginehouse")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -20,7 +20,7 @@ WITH_REPLAY = {"kv_events_port": 0, "kv_replay_port": 0}
 ZMQ = [ProtocolName.SGLANG, ProtocolName.VLLM_NATIVE]
 ALL = [*ZMQ, ProtocolName.VLLM]
 NOTHING_YET = "connected; nothing has come yet, and there is no replay of what came before"
-QUICK = ("--kv-events-replay-idle-limit", "0.3")
+QUICK = ("--kv-events-replay-idle-limit", "1")
 
 
 def believed(front: Front, engine: Engine) -> Page:

@@ -117,7 +117,7 @@ def test_a_fixed_list_refuses_an_engine_given_twice() -> None:
         engines([Target("a", 1), Target("a", 1, role=Role.PREFILL)])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=60) | st.text("-[]{}:& *!>|\n\t\"'#a1", max_size=40).map(str.encode))
 def test_nothing_makes_the_reader_raise(content: bytes) -> None:
     read_engine_list(content)

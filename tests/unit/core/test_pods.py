@@ -303,7 +303,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_nothing_makes_the_reader_raise(data: st.DataObject) -> None:
     made: Any = copy.deepcopy(data.draw(st.sampled_from([pod(), sidecar_pod(), pod(annotations={ANNOTATION: "1,2"})])))

@@ -292,4 +292,4 @@ def failure(status: int | None) -> watch.Failure:
 
 
 TestConverges = Converges.TestCase
-TestConverges.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestConverges.settings = settings(max_examples=60, stateful_step_count=40)

@@ -671,7 +671,7 @@ def test_requests_are_spread_over_the_fleet() -> None:
     play(scenario, "abc")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["finish", "fail", "lose", "hang up", "time out"]), st.integers(0, 3)), max_size=12

@@ -60,7 +60,7 @@ async def look(world: World, publisher: FakePublisher, cache: Cache) -> None:
             assert held <= 16 * blocks
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.booleans(), st.sampled_from([3, 10_000]), st.lists(steps, max_size=25))
 def test_nothing_is_credited_that_the_engine_does_not_hold(
     replays: bool, keep: int, history: list[tuple[str, int, int, bool]]

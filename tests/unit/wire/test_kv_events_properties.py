@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enginehouse.domain.kv import Cleared, KvBatch, KvEvent, Removed, Stored, Tier, namespace
@@ -159,7 +159,6 @@ def joined(events: list[KvEvent], rank: int | None) -> KvBatch:
     return batch
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(cases, st.booleans(), st.booleans()), max_size=5), st.none() | st.integers(0, 7))
 def test_every_encoding_says_the_same(events: list[tuple[Case, bool, bool]], rank: int | None) -> None:
     given_events = [(as_map if maps else as_array)(case, sparse=sparse) for case, maps, sparse in events]
@@ -168,7 +167,6 @@ def test_every_encoding_says_the_same(events: list[tuple[Case, bool, bool]], ran
     assert decode(msgpack.packb({"ts": 1.25, "events": given_events, "data_parallel_rank": rank})) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(cases, max_size=5), st.sampled_from([as_map, as_array]), st.booleans())
 def test_one_encoding_alone_says_the_same(events: list[Case], how: Callable[..., object], sparse: bool) -> None:
     """As engines write: such batches are read in a faster way than mixed ones."""
@@ -183,7 +181,6 @@ anything = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.data(), st.lists(cases, min_size=1, max_size=3))
 def test_fields_of_any_kind_cost_one_event_at_most(data: st.DataObject, events: list[Case]) -> None:
     given_events = [as_map(case, sparse=False) for case in events]
@@ -197,7 +194,6 @@ def test_fields_of_any_kind_cost_one_event_at_most(data: st.DataObject, events: 
     assert len(read.events) + read.merged >= len(events) - 1
 
 
-@settings(deadline=None)
 @given(anything)
 def test_anything_is_a_batch_or_a_value_error(thing: object) -> None:
     try:
@@ -206,7 +202,6 @@ def test_anything_is_a_batch_or_a_value_error(thing: object) -> None:
         return
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_bytes_are_a_batch_or_a_value_error(payload: bytes) -> None:
     try:
@@ -215,7 +210,6 @@ def test_bytes_are_a_batch_or_a_value_error(payload: bytes) -> None:
         return
 
 
-@settings(deadline=None)
 @given(st.data(), st.lists(cases, min_size=1, max_size=3))
 def test_corrupted_batches_do_no_more_than_that(data: st.DataObject, events: list[Case]) -> None:
     payload = bytearray(msgpack.packb([1.25, [as_map(case, sparse=True) for case in events], 0]))

@@ -367,6 +367,6 @@ class LiveOnly(World):
     can_replay = False
 
 
-World.TestCase.settings = LiveOnly.TestCase.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
+World.TestCase.settings = LiveOnly.TestCase.settings = settings(max_examples=150, stateful_step_count=20)
 TestConverges = World.TestCase
 TestConvergesWithoutReplay = LiveOnly.TestCase

@@ -216,7 +216,7 @@ class CappedMachine(Machine):
         assert self.index.blocks + self.index.pending <= self.MAX_BLOCKS
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-CappedMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+CappedMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestIndex = Machine.TestCase
 TestCappedIndex = CappedMachine.TestCase

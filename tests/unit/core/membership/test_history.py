@@ -328,6 +328,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestHistories.settings = settings(max_examples=200, stateful_step_count=50, suppress_health_check=list(HealthCheck))
