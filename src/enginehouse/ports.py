@@ -49,12 +49,15 @@ class Link(Protocol):
         *,
         metadata: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
+        on_answered: Callable[[], None] | None = None,
     ) -> Call:
         """Start a server-streaming call, e.g. on `/vllm.Inference/GenerateStream`. Returns at once.
 
         Failures reach the sink, never before this method has returned.
 
         timeout: seconds, sent as grpc-timeout and held here; None: no deadline.
+        on_answered: called once when the peer takes the call on, before any message: its header fields have come,
+        and are no refusal.
         """
 
     async def unary(

@@ -50,6 +50,7 @@ class Connection(Http2Client):
         metadata: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
         paused: bool = False,
+        on_answered: Callable[[], None] | None = None,
     ) -> Stream:
         """Start a call. Only on a connection that is ready, not leaving, and has room."""
         assert self.ready
@@ -66,6 +67,7 @@ class Connection(Http2Client):
             self._next_id, on_message, on_end, self._outflow.initial, PREFIX.pack(0, len(message)) + message
         )
         stream.paused = paused
+        stream.on_answered = on_answered
         self._streams[stream.id] = stream
         self._next_id += 2
         if self._next_id > h2_frames.LARGEST_STREAM_ID:
@@ -176,6 +178,11 @@ class Connection(Http2Client):
                 self._refuse(stream, refusal)
             else:
                 stream.answered = stream.clean = True
+                if stream.on_answered is not None:
+                    try:
+                        stream.on_answered()
+                    except Exception as error:
+                        self._sink_failed(stream, error)
 
     def _sink_failed(self, stream: Stream, error: Exception) -> None:
         """A sink raised, which is a bug of ours: its call ends, the others go on."""

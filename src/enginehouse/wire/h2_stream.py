@@ -30,6 +30,7 @@ class Stream:
         "ended",
         "id",
         "need",
+        "on_answered",
         "on_end",
         "on_message",
         "partial",
@@ -50,6 +51,7 @@ class Stream:
         self.id = stream_id
         self.on_message = on_message
         self.on_end = on_end
+        self.on_answered: Callable[[], None] | None = None
         self.answered = False
         """The first header block of the answer has come."""
         self.clean = False
@@ -87,6 +89,7 @@ class Stream:
         self.clean = False
         self.on_message = _nobody
         self.on_end = _forgotten
+        self.on_answered = None
         self.partial = bytearray()
         if self.body is not None:
             self.body = _NOTHING  # never sent, and megabytes perhaps; the outflow may hold the stream for long

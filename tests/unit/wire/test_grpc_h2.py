@@ -296,6 +296,45 @@ def test_a_reset_call_hears_nothing_more() -> None:
     assert other.ends == [None]
 
 
+def test_who_wants_to_is_told_once_when_a_call_is_taken_on() -> None:
+    peer = Peer()
+    heard: list[str] = []
+    sink, stream = peer.call(on_answered=lambda: heard.append("answered"))
+    peer.feed(peer.headers(stream.id, (":status", "103")))
+    assert not heard
+    peer.feed(peer.headers(stream.id, *OPENING))
+    assert heard == ["answered"]
+    peer.feed(data(stream.id, message(b"m")), peer.headers(stream.id, *OK, end=True))
+    assert (heard, sink.messages, sink.ends) == (["answered"], [b"m"], [None])
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"), [((*OPENING, ("grpc-status", "12")), True), (OPENING, True), (((":status", "503"),), False)]
+)
+def test_a_refusal_takes_no_call_on(fields: tuple[tuple[str, str], ...], end: bool) -> None:
+    peer = Peer()
+    sink, stream = peer.call(on_answered=lambda: pytest.fail("it was refused"))
+    peer.feed(peer.headers(stream.id, *fields, end=end))
+    assert sink.error
+    assert not peer.machine.sink_errors
+
+
+def test_who_raises_when_a_call_is_taken_on_ends_it() -> None:
+    peer = Peer()
+    sink, stream = peer.call(on_answered=lambda: 1 / 0)
+    peer.feed(peer.headers(stream.id, *OPENING), data(stream.id, message(b"m")))
+    assert (sink.error.kind, sink.messages) == (LinkErrorKind.CANCELLED, [])
+    assert len(peer.machine.sink_errors) == 1
+
+
+def test_a_call_may_be_reset_when_it_is_taken_on() -> None:
+    peer = Peer()
+    sink, stream = peer.call(on_answered=lambda: peer.machine.reset(stream))
+    peer.feed(peer.headers(stream.id, *OPENING), data(stream.id, message(b"m")))
+    assert not sink.messages
+    assert not sink.ends
+
+
 def test_a_sink_may_reset_its_call_from_inside_a_message() -> None:
     peer = Peer()
     heard: list[bytes] = []

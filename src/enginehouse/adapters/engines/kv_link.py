@@ -20,11 +20,13 @@ from enginehouse.ports import Call, KvSink, Link
 
 _log = structlog.get_logger("enginehouse.kv_events")
 
-# Load records are of no use to us, but the first of them says that we are subscribed.
+# Load records are of no use to us, but a server may keep its header fields back until it has a message.
 _FROM_NOW = pb.SubscribeKvEventsRequest(load_records_before_first_batch=True).SerializeToString()
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 10.0
 """Seconds between two tries; doubled each time, until a message came."""
+_WITHOUT_EVENTS = 60.0
+"""Seconds until an engine that has no events is asked whether it has some by now: it may be another process."""
 
 
 class LinkKvSubscription:
@@ -70,10 +72,8 @@ class LinkKvSubscription:
             self._reset()
             self._lost("the engine's KV events cannot be read")
             return
-        if not self._connected:
-            self._connected, self._failures = True, 0
-            self._sink.on_connected()
-        if self._closed or batch.load.load_only:
+        self._failures = 0
+        if batch.load.load_only:
             return
         self._sink.on_batch(batch.dp_rank if batch.HasField("dp_rank") else self._rank, batch.sequence_number, message)
 
@@ -85,29 +85,40 @@ class LinkKvSubscription:
             self._lost("the engine ended its stream of KV events")
         elif error.status is GrpcStatus.UNIMPLEMENTED:
             said = f" ({short(error.text)})" if error.text else ""
-            self._lost(
+            self._again(_WITHOUT_EVENTS)
+            self._has_none(
                 f"the engine publishes no KV events{said}: start it with --kv-events-config"
-                """ '{"enable_kv_cache_events": true, "publisher": "zmq"}'""",
-                permanent=True,
+                """ '{"enable_kv_cache_events": true, "publisher": "zmq"}'"""
             )
         elif error.kind is LinkErrorKind.CLOSED:
-            self._lost("the link to the engine was closed", permanent=True)
+            self._has_none("the link to the engine was closed")
         else:
             status = error.status.name if error.status is not None else str(error.kind)
             self._lost(f"the stream of KV events broke: {status}: {short(error.text)}")
 
     def _open(self) -> None:
         self._timer = None
-        self._call = self._link.stream(self._path, _FROM_NOW, self)
+        self._call = self._link.stream(self._path, _FROM_NOW, self, on_answered=self._answered)
 
-    def _lost(self, reason: str, *, permanent: bool = False) -> None:
+    def _answered(self) -> None:
+        """The header fields come when the engine has subscribed us; the first batch perhaps hours later."""
+        if not self._closed and not self._connected:
+            self._connected = True
+            self._sink.on_connected()
+
+    def _lost(self, reason: str) -> None:
+        self._again(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures, 10)))
+        self._failures += 1
         self._connected = False
-        if not permanent:
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures, 10))
-            self._failures += 1
-            # Not all frontends at once.
-            self._timer = self._loop.call_later(pause * random.uniform(0.5, 1.0), self._open)
-        self._sink.on_lost(reason, permanent=permanent)
+        self._sink.on_lost(reason)
+
+    def _has_none(self, reason: str) -> None:
+        self._connected = False
+        self._sink.on_lost(reason, permanent=True)
+
+    def _again(self, pause: float) -> None:
+        # Not all frontends at once.
+        self._timer = self._loop.call_later(pause * random.uniform(0.5, 1.0), self._open)
 
     def _no_replay(self, rank: int) -> None:
         if not self._closed:

@@ -24,6 +24,7 @@ class LinkCall:
         "_loop",
         "_message",
         "_metadata",
+        "_on_answered",
         "_path",
         "_paused",
         "_sink",
@@ -41,6 +42,7 @@ class LinkCall:
         metadata: Sequence[tuple[str, str]],
         timeout: float | None,
         leave_queue: Callable[[LinkCall], None],
+        on_answered: Callable[[], None] | None,
     ) -> None:
         self._loop = loop
         self._path = path
@@ -49,6 +51,7 @@ class LinkCall:
         self._metadata = metadata
         self._timeout = timeout
         self._leave_queue = leave_queue
+        self._on_answered = on_answered
         self._paused = False
         self._connection: LinkConnection | None = None
         self._stream: Stream | None = None
@@ -96,6 +99,7 @@ class LinkCall:
             metadata=self._metadata,
             timeout=left,
             paused=self._paused,
+            on_answered=self._on_answered,
         )
 
     def end(self, error: LinkError | None) -> None:
@@ -130,7 +134,7 @@ class LinkCall:
             connection.flush()
 
     def _let_go(self) -> None:
-        self._sink = None
+        self._sink = self._on_answered = None
         self._connection = None
         self._stream = None
         self._message = b""

@@ -58,12 +58,13 @@ class Link:
         *,
         metadata: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
+        on_answered: Callable[[], None] | None = None,
     ) -> Call:
         """Start a server-streaming call (`ports.Link.stream`)."""
         check_metadata(metadata)
         if self._token is not None:
             metadata = (*self._token.metadata(self._loop.time()), *metadata)
-        call = LinkCall(self._loop, path, message, sink, metadata, timeout, self._leave_queue)
+        call = LinkCall(self._loop, path, message, sink, metadata, timeout, self._leave_queue, on_answered)
         if self._closed:
             error = LinkError(LinkErrorKind.CLOSED, "the link is closed", may_have_been_processed=False)
             self._loop.call_soon(call.end, error)

@@ -74,7 +74,13 @@ class FakeCall:
     sink: MessageSink
     metadata: Sequence[tuple[str, str]]
     timeout: float | None
+    on_answered: Callable[[], None] | None = None
     did: list[str] = field(default_factory=list)
+
+    def answer(self) -> None:
+        """The header fields of the answer come."""
+        if self.on_answered is not None:
+            self.on_answered()
 
     def pause(self) -> None:
         self.did.append("pause")
@@ -127,9 +133,10 @@ class FakeLink:
         *,
         metadata: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
+        on_answered: Callable[[], None] | None = None,
     ) -> Call:
         self.asked.append(path)
-        call = FakeCall(path, message, sink, metadata, timeout)
+        call = FakeCall(path, message, sink, metadata, timeout, on_answered)
         self.calls.append(call)
         if path in self.streams:
             answer = self.streams[path]

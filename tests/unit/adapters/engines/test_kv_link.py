@@ -60,8 +60,10 @@ def test_it_asks_for_everything_from_now_on_and_for_a_sign_of_life() -> None:
     run(test)
 
 
-def test_the_first_message_is_the_proof_and_load_records_are_no_batches() -> None:
+def test_header_fields_are_the_proof_and_load_records_are_no_batches() -> None:
     async def test(link: FakeLink, heard: Heard, subscription: LinkKvSubscription) -> None:
+        link.calls[0].answer()
+        assert heard.told == ["connected"]
         sink = link.calls[0].sink
         sink.on_message(LOAD_ONLY)
         assert heard.told == ["connected"]
@@ -80,7 +82,7 @@ def test_what_the_real_servicer_sent() -> None:
         for case in golden("vllm-0.32.0-kv").values():
             for message in messages(case):
                 link.calls[0].sink.on_message(message)
-        assert heard.told == ["connected", "59", "60", "61"]
+        assert heard.told == ["59", "60", "61"]
 
     run(test)
 
@@ -88,6 +90,7 @@ def test_what_the_real_servicer_sent() -> None:
 @pytest.mark.parametrize("end", [status_error("DATA_LOSS", "gap on rank 0"), LOST, None])
 def test_k2_a_stream_that_ends_is_lost_and_asked_for_again(end: LinkError | None) -> None:
     async def test(link: FakeLink, heard: Heard, _: LinkKvSubscription) -> None:
+        link.calls[0].answer()
         link.calls[0].sink.on_message(batch(3))
         link.calls[0].sink.on_end(end)
         assert heard.told == ["connected", "3", "lost"]
@@ -95,8 +98,11 @@ def test_k2_a_stream_that_ends_is_lost_and_asked_for_again(end: LinkError | None
         assert not permanent
         assert end is None or end.text in reason
         await reopened(link, 2)
+        assert heard.told[3:] == []
+        link.calls[1].answer()
+        assert heard.told[3:] == ["connected"]
         link.calls[1].sink.on_message(batch(0))
-        assert heard.told[3:] == ["connected", "0"]
+        assert heard.told[4:] == ["0"]
 
     run(test)
 
@@ -111,6 +117,19 @@ def test_k6_an_engine_without_events_is_lost_for_good_and_says_what_to_do() -> N
         for _ in range(20):
             await asyncio.sleep(0)
         assert len(link.calls) == 1
+
+    run(test)
+
+
+def test_k6_an_engine_without_events_is_asked_again_some_time_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_link, "_WITHOUT_EVENTS", 0.0)
+
+    async def test(link: FakeLink, heard: Heard, _: LinkKvSubscription) -> None:
+        link.calls[0].sink.on_end(status_error("UNIMPLEMENTED"))
+        await reopened(link, 2)
+        link.calls[1].answer()
+        link.calls[1].sink.on_message(batch(0))
+        assert heard.told == ["lost", "connected", "0"]
 
     run(test)
 
@@ -162,6 +181,7 @@ def test_closed_it_says_nothing_more() -> None:
         subscription.replay(0, 1)
         subscription.close()
         assert link.calls[0].did == ["cancel"]
+        link.calls[0].answer()
         sink.on_message(batch(1))
         sink.on_end(LOST)
         subscription.close()
@@ -186,6 +206,7 @@ def test_a_sink_may_close_from_inside_a_callback(moment: str) -> None:
         link, heard = FakeLink(), Closing()
         subscription = LinkKvSubscription(link, PATH, heard, 0)
         if moment == "connected":
+            link.calls[0].answer()
             link.calls[0].sink.on_message(batch(1))
         else:
             link.calls[0].sink.on_end(LOST)
