@@ -290,6 +290,18 @@ async def relayed(stream: Any) -> Any:
             return message
 
 
+def test_the_relay_tells_the_load_before_anything_happened_to_who_asks_for_it() -> None:
+    """Else a subscriber of an idle engine hears nothing, and a proxy between them may not pass on headers alone."""
+
+    async def main() -> None:
+        async with peer(ProtocolName.VLLM, **KV) as one:
+            request = common.SubscribeKvEventsRequest(load_records_before_first_batch=True)
+            first = common.KvEventBatch.FromString(await asyncio.wait_for(one.stream(SUBSCRIBE, request).read(), 20))
+            assert (first.load.load_only, first.sequence_number, len(first.events)) == (True, 0, 0)
+
+    asyncio.run(main())
+
+
 def test_the_relay_tells_what_zmq_tells() -> None:
     async def main() -> None:
         async with peer(ProtocolName.VLLM, kv_blocks=2, **KV) as one, sockets() as context:

@@ -36,15 +36,21 @@ async def subscribe(engine: Engine, data: bytes, context: Context) -> None:
     try:
         # Headers tell the subscriber that it is subscribed.
         await context.send_initial_metadata(())
-        await _relay(engine, queue, context)
+        await _relay(engine, queue, context, load_first=request.load_records_before_first_batch)
     finally:
         engine.kv.listeners.discard(listen)
 
 
-async def _relay(engine: Engine, queue: asyncio.Queue[tuple[int, Batch]], context: Context) -> None:
+async def _relay(
+    engine: Engine, queue: asyncio.Queue[tuple[int, Batch]], context: Context, *, load_first: bool
+) -> None:
     last: dict[int, int] = {}
     ids, samples = itertools.count(1), itertools.count(1)
     message: Any = None
+    if load_first:
+        message = pb.KvEventBatch(dp_rank=0)
+        message.load.CopyFrom(_load(engine, 0, next(samples), alone=True))
+        await context.write(message.SerializeToString())
     while True:
         try:
             async with asyncio.timeout(None if message is None else _HEARTBEAT):
