@@ -11,8 +11,9 @@ from enginehouse.core.kv.knowledge import Knowledge
 from enginehouse.core.kv.view import KvView
 from enginehouse.core.membership.projections import RuntimeConfig
 from enginehouse.domain.engine import LINK, KvEventSource
-from enginehouse.domain.kv import RankKey
+from enginehouse.domain.kv import RankKey, Trust
 from enginehouse.ports import Engine, KvEvents, KvSubscription
+from enginehouse.service.kv_claims import Claims
 from enginehouse.service.kv_feed import RankFeed
 from enginehouse.service.kv_intake import Intake
 from enginehouse.service.kv_sink import Sink
@@ -34,6 +35,7 @@ class KvFollower:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._intake = Intake(knowledge, self._loop)
+        self._claims = Claims()
         self._followed: dict[tuple[str, int], _Followed] = {}
 
     def follow(self, configs: Watch[tuple[RuntimeConfig, ...]]) -> None:
@@ -59,6 +61,7 @@ class KvFollower:
             config = wanted.get(key)
             if config is None or _shape(config) != _shape(followed.config):
                 self._leave(key)
+        self._take_over()
         for key, config in wanted.items():
             if key not in self._followed:
                 self._followed[key] = self._join(config)
@@ -70,7 +73,14 @@ class KvFollower:
         for feed in followed.feeds:
             feed.close()
             self._knowledge.leave(feed.key)
+        self._claims.release((source.endpoint for source in followed.config.kv_event_sources), *key)
         self._intake.sweep()
+
+    def _take_over(self) -> None:
+        """Who was refused a publisher begins anew when it is free: it may well be its own."""
+        for key, followed in list(self._followed.items()):
+            if any(self._claims.free(endpoint) for endpoint in followed.refused):
+                self._leave(key)
 
     def _join(self, config: RuntimeConfig) -> _Followed:
         followed = _Followed(config)
@@ -86,7 +96,7 @@ class KvFollower:
             if not named:
                 log.warning("kv events of a rank that the engine does not have", engine=engine_id, rank=source.rank)
             taken = [rank for rank in named.values() if rank in opened]
-            if not named or taken:
+            if not named or taken or self._refused(source, followed, next(iter(named.values()))):
                 continue
             sink = Sink(engine_id, {name: feeds[rank] for name, rank in named.items()}, _only(feeds))
             subscription = self._subscribe(source, config, sink)
@@ -104,7 +114,25 @@ class KvFollower:
             followed.feeds.append(feed)
             if rank in opened:
                 feed.open(*opened[rank], checks_rank=config.ranks > 1)
+            elif rank in followed.reasons:
+                self._knowledge.believe(feed.key, Trust.NONE, followed.reasons[rank])
         return followed
+
+    def _refused(self, source: KvEventSource, followed: _Followed, rank: int) -> bool:
+        """The publisher is followed for another rank already, and is hardly that of both."""
+        if source.endpoint == LINK:
+            return False
+        key = RankKey(followed.config.engine_id, followed.config.incarnation, rank)
+        other = self._claims.claim(source.endpoint, key)
+        if other is None:
+            return False
+        reason = (
+            f"{source.endpoint} is followed for rank {other.rank} of {other.engine_id} already: is it the right port?"
+        )
+        log.warning("kv events refused", engine=key.engine_id, rank=rank, reason=reason)
+        followed.refused.append(source.endpoint)
+        followed.reasons[rank] = reason
+        return True
 
     def _subscribe(self, source: KvEventSource, config: RuntimeConfig, sink: Sink) -> KvSubscription | None:
         if source.endpoint == LINK:
@@ -119,6 +147,10 @@ class _Followed:
         self.config = config
         self.subscriptions: list[KvSubscription] = []
         self.feeds: list[RankFeed] = []
+        self.refused: list[str] = []
+        """Endpoints that are followed for another rank."""
+        self.reasons: dict[int, str] = {}
+        """By the rank that was refused one."""
 
 
 def _named(source: KvEventSource, config: RuntimeConfig, feeds: Mapping[int, RankFeed]) -> dict[int, int]:

@@ -12,6 +12,7 @@ from enginehouse.core.kv.view import Policy
 from enginehouse.domain.engine import LINK, KvEventSource
 from enginehouse.domain.kv import Cleared, KvEvent, RankKey, Removed, Trust
 from enginehouse.service import kv_feed
+from enginehouse.service.kv_claims import Claims
 from enginehouse.service.kv_intake import EASY, MOST_TURNS, PAUSE, TURN
 from enginehouse.service.membership import Member
 from enginehouse.testing.feeds import fake_wanted
@@ -457,6 +458,70 @@ def test_of_two_sources_for_one_rank_the_first_counts() -> None:
     play(scenario)
 
 
+def test_one_publisher_is_not_taken_for_that_of_two_engines() -> None:
+    """Two engines on one host and `--kv-events-port 5557` for all: what one of them holds is not the other's."""
+
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        source = KvEventSource(0, "tcp://a:5557", replay_endpoint="tcp://a:6557")
+        await world.joined("a")
+        for name in "bc":
+            world.start(name, listens=False, kv_event_sources=(source,))
+        with capture_logs() as lines:
+            await world.joined("abc")
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.held() == {("a", None): 96, ("b", None): 0, ("c", None): 0}
+        assert len(world.events.following) == 1
+        reason = "tcp://a:5557 is followed for rank 0 of a already: is it the right port?"
+        assert (world.rank("b").trust, world.rank("b").policy_reason) == (Trust.NONE, reason)
+        told = [(line["engine"], line["reason"]) for line in lines if line["event"] == "kv events refused"]
+        assert told == [("b", reason), ("c", reason)]
+        await world.joined("bc")
+        assert world.held() == {("b", None): 96, ("c", None): 0}, "it may have been the other's from the start"
+        assert "is followed for rank 0 of b" in world.rank("c").policy_reason
+        await world.joined("c")
+        assert world.held() == {("c", None): 96}
+
+    play(scenario)
+
+
+def test_one_publisher_is_not_taken_for_that_of_two_ranks() -> None:
+    async def scenario(world: World) -> None:
+        sources = tuple(KvEventSource(rank, "tcp://a:5557") for rank in range(2))
+        publisher = world.start("a", replays=False, ranks=2, kv_event_sources=sources)
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.held() == {("a", 0): 96, ("a", 1): 0}
+        assert "rank 0 of a already" in world.rank("a", 1).policy_reason
+
+    play(scenario)
+
+
+def test_a_rank_that_is_refused_a_publisher_may_have_another_source() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a")
+        sources = (KvEventSource(0, "tcp://a:5557"), KvEventSource(0, "tcp://b:5557"))
+        other = world.start("b", kv_event_sources=sources)
+        await world.joined("ab")
+        other.publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.held() == {("a", None): 0, ("b", None): 96}
+
+    play(scenario)
+
+
+def test_k2_the_next_incarnation_follows_the_publisher_of_the_one_before() -> None:
+    claims = Claims()
+    assert claims.claim("tcp://a:1", RankKey("a", 1, 0)) is None
+    assert claims.claim("tcp://a:1", RankKey("a", 2, 0)) is None
+    claims.release(["tcp://a:1", "tcp://a:2"], "a", 1)
+    assert claims.claim("tcp://a:1", RankKey("b", 3, 0)) == RankKey("a", 2, 0)
+    claims.release(["tcp://a:1"], "a", 2)
+    assert claims.free("tcp://a:1")
+
+
 def test_events_that_hit_a_bug_of_ours_cost_that_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         a, b = world.start("a"), world.start("b")
@@ -523,6 +588,7 @@ def test_a_large_batch_is_applied_in_slices_and_others_go_on_meanwhile() -> None
         turns = 2  # nobody could look after the first
         small_done_after = turns if world.rank("b").blocks else None
         while world.rank("a").blocks < blocks:
+            assert world.rank("a").heard.waiting == 1, "what is begun still waits"
             await asyncio.sleep(0)
             turns += 1
             if small_done_after is None and world.rank("b").blocks:
