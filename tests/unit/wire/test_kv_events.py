@@ -306,6 +306,15 @@ def test_k9_what_is_not_for_this_rank_is_ignored(event: object) -> None:
     assert batch(event, removed()) == KvBatch([Removed([11])], timestamp=1.5, rank=0, ignored=1)
 
 
+@pytest.mark.parametrize(
+    "event",
+    [{"type": "AllBlocksCleared", "ownership": "tier-1"}, ["AllBlocksCleared", *[None] * 4, "tier-1"]],
+    ids=repr,
+)
+def test_k9_another_owners_clear_clears_nothing_in_a_batch_of_its_own_encoding(event: object) -> None:
+    assert batch(event) == KvBatch([], timestamp=1.5, rank=0, ignored=1)
+
+
 # Removals beside each other.
 
 ENCODINGS = [lambda event: event, lambda event: list(event.values())]
