@@ -52,6 +52,12 @@ class Target:
     """Port where rank 0 publishes its KV events, each further rank on the next; None: let the engine say."""
     kv_replay_port: int | None = None
     """Port where rank 0 is asked for past events, counted likewise."""
+    bootstrap_host: str | None = None
+    """Where decode engines meet this prefill engine of SGLang; None: let the engine say, else where we dial it."""
+    bootstrap_port: int | None = None
+    """None: let the engine say."""
+    group: str | None = None
+    """Engines of different groups are never paired; None: it pairs with anybody who has none either."""
 
     def __post_init__(self) -> None:
         if not self.host or re.search(r"[\s/@?#\[\]]", self.host):
@@ -186,6 +192,12 @@ class EngineInfo:
     """The model's own generation defaults, for engines that leave applying them to us."""
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    bootstrap_host: str | None = None
     bootstrap_port: int | None = None
+    """Where decode engines meet a prefill engine of SGLang."""
+    transfer_backend: str | None = None
+    """What carries KV caches between engines (`mooncake`, `nixl`, a vLLM connector's name)."""
+    kv_dtype: str | None = None
+    """Element type of the KV cache."""
     kv_event_sources: tuple[KvEventSource, ...] = ()
     loras: tuple[str, ...] = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from enginehouse.domain.handover import Handover
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -39,3 +41,5 @@ class EngineRequest:
     sampling: Sampling = Sampling()
     rank: int | None = None
     """Data-parallel rank; None: the engine chooses."""
+    handover: Handover | None = None
+    """None: this engine does all of it. With Rendezvous or Keep on a prefill engine `max_tokens` is 1."""
