@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from bench.measure import cpu_seconds_of_tree, resident_bytes, tree_of
@@ -66,11 +67,13 @@ def mock_command(port: int, *options: object) -> list[str]:
     return [*command, "--max-running", "4096", *map(str, options)]
 
 
-def frontend_command(port: int, engines: Sequence[int]) -> list[str]:
-    """Our frontend on fixed engines."""
-    command = [sys.executable, "-m", "enginehouse", "serve", "--port", str(port), "--policy", "round-robin"]
-    for engine in engines:
-        command += ["--engine", f"grpc://127.0.0.1:{engine}"]
+def frontend_command(
+    port: int, engines: Sequence[int], policy: str = "round-robin", events: Sequence[int] = ()
+) -> list[str]:
+    """Our frontend on fixed engines. events: the port of each engine's KV events, where it has them."""
+    command = [sys.executable, "-m", "enginehouse", "serve", "--port", str(port), "--policy", policy]
+    for engine, where in zip_longest(engines, events):
+        command += ["--engine", f"grpc://127.0.0.1:{engine}" + (f"?kv-events-port={where}" if where else "")]
     return [*command, "--shutdown-grace", "0", "--shutdown-timeout", "0"]
 
 

@@ -4,6 +4,8 @@
 
 Many streams: `python -m bench.frontend --streams 2000 --pace 4 --max-tokens 32 --rounds 1`. Engines, frontend and
 clients share the machine, so streams times pace must be what it can carry: else the figures are those of a queue.
+
+KV events: `python -m bench.frontend --kv-events --engines 16` compares policy kv with and without events.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from bench.contestants import (
     wait_listening,
     wait_serving,
 )
+from bench.frontend_kv import run_kv
 from bench.load import Load, Outcome, close, connect, drive, first_tokens, request_bytes
 from bench.measure import percentile
 from enginehouse.adapters.link import Link, LinkSettings
@@ -306,10 +309,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="times that each contestant is measured")
     parser.add_argument("--samples", type=int, default=100, help="requests for the first-token figure")
     parser.add_argument("--open-streams", type=int, default=512, help="open streams for the memory figure")
+    parser.add_argument("--kv-events", action="store_true", help="measure what KV events cost, and nothing else")
+    parser.add_argument("--kv-rate", type=float, default=25.0, help="batches of events per second of each engine")
+    parser.add_argument("--kv-blocks", type=int, default=40, help="blocks stored, and as many removed, by a batch")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-frontend-") as folder:
         try:
-            result = uvloop.run(run(options, Path(folder)))
+            result = uvloop.run((run_kv if options.kv_events else run)(options, Path(folder)))
         except RuntimeError as error:
             for log in sorted(Path(folder).glob("*.log")):
                 print(f"{log.name}: {log.read_text(errors='replace')[-1500:]}", file=sys.stderr)

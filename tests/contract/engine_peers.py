@@ -86,6 +86,8 @@ _FAULTS = {  # ours -> mock's, rigs'
     "die_after": (("die_after_tokens", None), ("die_after_tokens", None)),
     "reject": (("reject_status", None), ("abort_status", None)),
     "vanish_after": (("vanish_after_tokens", None), None),
+    "drop_kv": (("kv_drop_batches", None), None),
+    "drop_kv_for_ever": (("kv_drop_for_ever", True), None),
 }
 
 

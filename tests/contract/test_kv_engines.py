@@ -289,3 +289,23 @@ def test_k6_an_engine_without_events(kind: Kind, tmp_path: Path) -> None:
                 await engine.close()
 
         asyncio.run(test())
+
+
+def test_k4_a_loss_ends_the_stream_on_the_link_and_it_begins_anew(tmp_path: Path) -> None:
+    with serving(MOCK_VLLM, tmp_path / "engine", ranks=1) as served:
+
+        async def test(server: Server, engine: Engine) -> None:
+            async with followed(engine) as (heard, _):
+                await heard_from(server, engine, heard, 0)
+                with server.faults(drop_kv=1, drop_kv_for_ever=True):
+                    await prompt_once(server, engine, 0)
+                while not heard.lost:
+                    await prompt_once(server, engine, 0)
+                reason, permanent = heard.lost[0]
+                assert "DATA_LOSS" in reason
+                assert not permanent
+                await heard_from(server, engine, heard, 0)
+                assert heard.connections == 2
+                assert heard.told.index("lost") < len(heard.told) - 1 - heard.told[::-1].index("connected")
+
+        with_engine(Way(MOCK_VLLM), lambda _: served, test)

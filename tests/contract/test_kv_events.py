@@ -14,6 +14,7 @@ import zmq
 
 from enginehouse.adapters.kv_events import KvEventSettings, ZmqKvEvents
 from enginehouse.adapters.kv_events.rota import AT_ONCE
+from enginehouse.adapters.kv_events.sockets import new_socket
 from enginehouse.domain.engine import KvEventSource
 from enginehouse.ports import KvSubscription
 from tests.contract.kv_peers import Heard, Publisher
@@ -181,6 +182,20 @@ def test_without_a_replay_endpoint_a_replay_ends_at_once(endpoint: str | None) -
     asyncio.run(test())
 
 
+def test_closed_before_it_was_told_that_there_is_no_replay() -> None:
+    async def test() -> None:
+        with publisher() as peer, opened() as events:
+            heard = Heard()
+            subscription = events.subscribe(KvEventSource(0, peer.endpoint), heard)
+            subscription.replay(0, 0)
+            subscription.close()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not heard.told
+
+    asyncio.run(test())
+
+
 def test_odd_frames_of_a_replay_cost_only_themselves() -> None:
     async def test() -> None:
         async with joined() as (peer, heard, subscription):
@@ -271,6 +286,8 @@ def test_a_sink_may_close_from_inside_any_callback(moment: str) -> None:
                     if word == moment:
                         subscription.close()
 
+            reported: list[dict[str, Any]] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
             heard = Closing()
             subscription = events.subscribe(KvEventSource(0, peer.endpoint, "", peer.replay_endpoint), heard)
             if moment != "connected":
@@ -285,6 +302,7 @@ def test_a_sink_may_close_from_inside_any_callback(moment: str) -> None:
             for _ in range(20):
                 await asyncio.sleep(0.001)
             assert heard.told[-1] == moment
+            assert not reported
 
     asyncio.run(test())
 
@@ -334,7 +352,7 @@ def test_k2_a_restarted_publisher_is_lost_and_found_again(run: Any) -> None:
     run(test())
 
 
-def test_k6_an_endpoint_where_nobody_listens_is_told_once() -> None:
+def test_k6_an_endpoint_where_nobody_listens_is_told_until_somebody_does() -> None:
     async def test() -> None:
         with opened(QUICK) as events:
             heard = Heard()
@@ -348,6 +366,31 @@ def test_k6_an_endpoint_where_nobody_listens_is_told_once() -> None:
                 await late.subscribed()
                 await heard.until(lambda: heard.connections)
             assert heard.told[:2] == ["lost", "connected"]
+
+    asyncio.run(test())
+
+
+def test_k6_the_same_trouble_again_is_not_told_again() -> None:
+    async def test() -> None:
+        tries = 0
+        enough = asyncio.Event()
+
+        def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal tries
+            writer.close()
+            tries += 1
+            if tries == 5:
+                enough.set()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        with opened(QUICK) as events:
+            heard = Heard()
+            port = server.sockets[0].getsockname()[1]
+            events.subscribe(KvEventSource(0, f"tcp://127.0.0.1:{port}"), heard)
+            await asyncio.wait_for(enough.wait(), 30)
+            assert heard.told == ["lost"]
+        server.close()
+        await server.wait_closed()
 
     asyncio.run(test())
 
@@ -373,7 +416,7 @@ def test_k6_a_port_of_another_kind_is_told_and_tried_again() -> None:
                 port = int(wrong.replay_endpoint.rpartition(":")[2])
                 events.subscribe(KvEventSource(0, wrong.replay_endpoint), heard)
                 await heard.until(lambda: heard.lost)
-                assert "no ZMQ publisher" in heard.lost[0][0]
+                assert "ZMQ publisher" in heard.lost[0][0]
             with publisher(port=port) as right:
                 await right.subscribed()
                 right.publish(1)
@@ -398,7 +441,7 @@ def test_k6_a_server_that_is_no_publisher_is_told(greeting: bytes) -> None:
                 port = server.sockets[0].getsockname()[1]
                 events.subscribe(KvEventSource(0, f"tcp://127.0.0.1:{port}"), heard)
                 await heard.until(lambda: heard.lost)
-                assert "no ZMQ publisher" in heard.lost[0][0]
+                assert "ZMQ publisher" in heard.lost[0][0]
                 assert not heard.connections
         finally:
             for writer in held:
@@ -422,6 +465,31 @@ def test_k6_an_unusable_endpoint_is_told_and_permanent() -> None:
             subscription.close()
 
     asyncio.run(test())
+
+
+def test_k6_closed_before_it_was_told_that_an_endpoint_is_unusable() -> None:
+    async def test() -> None:
+        with opened() as events:
+            heard = Heard()
+            events.subscribe(KvEventSource(0, "tcp://not an endpoint"), heard).close()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not heard.told
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "ipv6"), [("tcp://10.0.0.1:1", 0), ("tcp://engine-0:1", 0), ("tcp://[fd00::5]:1", 1)]
+)
+def test_no_socket_drops_what_it_is_sent_and_names_are_ipv4(endpoint: str, ipv6: int) -> None:
+    context = zmq.Context()
+    with new_socket(context, zmq.DEALER, endpoint, PATIENT) as made:
+        assert made.getsockopt(zmq.RCVHWM) == 0
+        assert made.getsockopt(zmq.IPV6) == ipv6
+        assert made.getsockopt(zmq.LINGER) == 0
+        assert made.getsockopt(zmq.TCP_KEEPALIVE) == 1
+    context.term()
 
 
 def test_a_frame_beyond_the_limit_ends_the_connection_and_the_next_one_works() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,14 +13,24 @@ import pytest
 import enginehouse
 from enginehouse.adapters.metrics.table import TABLE
 from enginehouse.cli import COMMANDS
+from enginehouse.core.routing.candidate import Candidate
+from enginehouse.core.routing.ledger import Ledger
+from enginehouse.core.routing.policy import Router
+from enginehouse.core.routing.settings import RoutingSettings
 from enginehouse.domain import errors
+from enginehouse.domain.kv import Trust
 from enginehouse.settings import docs, setting_rows
 from tests import faults
 from tests.support import ROOT
+from tests.unit.core.routing.fakes import FakePrompt
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy/README.md"]
 OF_OTHERS = {
     "--enable-metrics",
+    "--kv-events",
+    "--kv-events-config",
+    "--page-size",
+    "--prompt",
     "--grpc",
     "--grpc-port",
     "--help",
@@ -59,6 +70,43 @@ def test_the_metrics_page_is_the_table() -> None:
     assert between.splitlines() == expected, "the table should be:\n" + "\n".join(expected)
 
 
+def test_the_worked_example_is_what_the_code_says() -> None:
+    ledger = Ledger()
+    held = {"a": 1600, "b": 0, "c": 1600, "d": 1984}
+    busy = {"a": (6, 30_000, 3_000), "b": (0, 0, 0), "c": (2, 8_000, 0), "d": (20, 99_000, 0)}
+    ranks = []
+    for name, (requests, tokens, queued) in busy.items():
+        load = ledger.load(name, 1, None)
+        load.requests, load.tokens, load.prefill_tokens = requests, tokens, queued
+        ranks.append(Candidate(name, 1, name, None, load, len(ranks), capacity_tokens=100_000))
+    router = Router(RoutingSettings(policy="kv"), Random(0))
+    told = router.choose(ranks, prompt=FakePrompt(2000, held), explain=True)
+    lines = [
+        "| Engine | Holds | To prefill | Queued there | In flight there | Prefill | Queue | Decode | Wait | Cost |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for part in told.parts:
+        costs = (part.prefill_cost, part.queue_cost, part.decode_cost, part.wait_cost, part.cost)
+        name = f"**{part.engine}**" if part.chosen else part.engine
+        numbers = (part.held, part.prefill, part.queued, part.tokens, *costs)
+        lines.append(f"| {name} | {' | '.join(f'{number:,.0f}' for number in numbers)} |")
+    between = text("docs/kv-routing.md").partition("<!-- example -->\n")[2].partition("<!-- /example -->")[0]
+    assert between.splitlines() == lines, "the table should be:\n" + "\n".join(lines)
+    assert told.chosen.name == "c", "as the page tells it"
+
+
+def test_the_trust_states_on_the_page_are_those_of_the_code() -> None:
+    page = text("docs/kv-routing.md").partition("## Trust")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [trust.value for trust in Trust]
+
+
+def test_metrics_named_for_alerts_exist() -> None:
+    exposed = {row.exposed for row in TABLE}
+    for path in (ROOT / "docs").glob("*.md"):
+        named = set(re.findall(r"enginehouse_[a-z_]+", path.read_text(encoding="utf-8")))
+        assert named <= exposed, path.name
+
+
 def test_every_required_fault_has_a_test_on_the_page() -> None:
     known = set(faults.node_ids())
     listed: dict[str, list[str]] = {}
@@ -81,7 +129,7 @@ def test_the_layers_on_the_page_are_those_of_the_contract() -> None:
 
 
 def test_the_paths_on_the_page_are_those_of_the_server() -> None:
-    routes = text("src/enginehouse/http/routes.py") + text("src/enginehouse/http/completions.py")
+    routes = text("src/enginehouse/http/routes.py") + text("src/enginehouse/http/shapes.py")
     served = set(re.findall(r'"(/[a-z0-9/]+)"', routes))
     page = text("docs/operations.md").partition("## Paths")[2].partition("\n## ")[0]
     told = {path for line in page.splitlines() for path in re.findall(r"`(/[a-z0-9/]+)`", line.split(" | ")[0])}

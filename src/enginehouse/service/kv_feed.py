@@ -42,6 +42,7 @@ class RankFeed:
         self._rank = key.rank
         self._checks_rank = False
         self._state = cursor.CursorState(can_replay=False)
+        self._believed = (self._state.trust, self._state.reason)
         self._inbox: deque[tuple[cursor.Event, bytes]] = deque()
         self._inbox_bytes = 0
         self._released: deque[tuple[int, bytes]] = deque()
@@ -74,6 +75,12 @@ class RankFeed:
         self._slices = None
         if self._timer is not None:
             self._timer.cancel()
+
+    def fail(self) -> None:
+        """It cannot go on by a fault of ours. What it brought is not believed any more."""
+        self.close()
+        self._knowledge.clear(self.key, sent=False)
+        self._knowledge.believe(self.key, Trust.NONE, "its events made this frontend fail: see the log")
 
     # What arrives. Nothing is done here but to remember it.
 
@@ -152,24 +159,26 @@ class RankFeed:
             now = max(now, self._wake_at)  # timers may fire a hair early
         self._state, intents = cursor.step(before, event, now)
         self._count(before)
+        if isinstance(event, cursor.Lost) and before.connected and not before.can_replay:
+            self._knowledge.clear(self.key, sent=True)  # nobody can tell whether it is another process that comes back
         if self._state.trust in (Trust.NONE, Trust.REPLAYING, Trust.GAP):
             self._believe()  # at once; better news only when all is applied
         cost = 1
+        then: cursor.Event | None = None
         for intent in intents:
             match intent:
                 case cursor.Clear():
-                    # Another publisher is another process: what we sent the old one is gone with it. After a broken
-                    # connection without replay nobody can tell whether it is another.
-                    restarted = self._state.counts.restarts > before.counts.restarts
-                    self._knowledge.clear(self.key, sent=restarted or isinstance(event, cursor.Lost))
+                    # Another publisher is another process: what we sent the old one is gone with it.
+                    self._knowledge.clear(self.key, sent=self._state.counts.restarts > before.counts.restarts)
                 case cursor.Apply():
                     assert isinstance(event, cursor.Live | cursor.Held | cursor.Replayed)
-                    if isinstance(event, cursor.Live) and event.seq == 0 and self._knowledge.heard(self.key).batches:
-                        self._knowledge.clear(self.key, sent=True)  # another process, however it was met
-                    cost += self._apply(event.seq, payload)
+                    cost += len(payload) // _BYTES_PER_BLOCK
+                    if not self._apply(payload):
+                        then = cursor.Undecodable(event.seq)
                 case cursor.Hold():
                     assert isinstance(event, cursor.Live | cursor.Held)
-                    self._hold(event.seq, payload)
+                    if not self._hold(event.seq, payload):
+                        then = cursor.Overflowed()
                 case cursor.Release():
                     self._released, self._held, self._held_bytes = self._held, deque(), 0
                 case cursor.Discard():
@@ -182,18 +191,21 @@ class RankFeed:
                     self._wake(intent.at)
                 case cursor.Drop():
                     pass
+        if then is not None:
+            return cost + self._step(then, b"")
         if self._slices is None:
             self._believe()
         return cost
 
-    def _apply(self, seq: int, payload: bytes) -> int:
+    def _apply(self, payload: bytes) -> bool:
+        """Begin to apply a batch. False: it cannot be read."""
         assert self._subscription is not None
         heard = self._knowledge.heard(self.key)
         try:
             batch = self._subscription.decode(payload)
         except ValueError:
             heard.malformed += 1
-            return self._step(cursor.Undecodable(seq), b"")
+            return False
         heard.applied(len(batch.events), self._loop.time())
         heard.malformed += batch.malformed
         heard.ignored += batch.ignored
@@ -202,16 +214,17 @@ class RankFeed:
             if heard.misdirected == 1:
                 log.warning("kv events of another rank", **self._who(), names=batch.rank)
         self._slices = slices(batch)
-        return len(payload) // _BYTES_PER_BLOCK
+        return True
 
-    def _hold(self, seq: int, payload: bytes) -> None:
+    def _hold(self, seq: int, payload: bytes) -> bool:
+        """Keep a batch for later. False: there is no room, and nothing is kept any more."""
         if len(self._held) >= MOST_BATCHES or self._held_bytes + len(payload) > MOST_BYTES:
             self._discard()
             self._knowledge.heard(self.key).overflows += 1
-            self._step(cursor.Overflowed(), b"")
-        else:
-            self._held.append((seq, payload))
-            self._held_bytes += len(payload)
+            return False
+        self._held.append((seq, payload))
+        self._held_bytes += len(payload)
+        return True
 
     def _discard(self) -> None:
         self._held.clear()
@@ -234,14 +247,12 @@ class RankFeed:
         """Tell how far the view may be believed now."""
         trust, reason = self._state.trust, self._state.reason
         if (trust, reason) != self._believed:
-            news = trust is not self._believed[0]
+            news = trust is not self._believed[0] or trust is Trust.NONE  # its reason is all there is to tell
             self._believed = trust, reason
             self._knowledge.believe(self.key, trust, reason)
             if news:
                 tell = log.warning if trust in (Trust.GAP, Trust.NONE) else log.info
                 tell("kv events", **self._who(), trust=trust.value, reason=reason)
-
-    _believed: tuple[Trust, str] = (Trust.NONE, "")
 
     def _who(self) -> dict[str, str | int]:
         return {"engine": self.key.engine_id, "incarnation": self.key.incarnation, "rank": self._rank}

@@ -146,6 +146,7 @@ def play(scenario: Callable[[World], Awaitable[None]]) -> None:
         assert not world.events.following
         assert not world.follower.view().ranks
         assert (world.follower.view().blocks, world.ledger.in_flight) == (0, 0)
+        assert not world.knowledge.sweep(0), "what is gone has been taken apart"
         world.ledger.check()
         world.follower.close()
         await running

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from enginehouse.core.kv.accuracy import WINDOW
 from enginehouse.core.kv.view import Policy
 from enginehouse.domain.engine import LINK, KvEventSource
-from enginehouse.domain.kv import Cleared, Removed, Trust
+from enginehouse.domain.kv import Cleared, KvEvent, RankKey, Removed, Trust
 from enginehouse.service import kv_feed
 from enginehouse.service.kv_intake import TURN
 from enginehouse.service.membership import Member
@@ -133,23 +134,42 @@ def test_k2_a_restart_behind_a_broken_connection(replays: bool) -> None:
     play(scenario)
 
 
-def test_k2_what_we_sent_to_a_process_is_gone_with_it() -> None:
-    """Without replay, and before its first batch, only what we sent could be credited."""
+def test_k2_what_we_sent_is_gone_with_the_process_that_got_it() -> None:
+    """While its history is being fetched only what we sent is credited."""
 
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored([9, *TOKENS]))
+        await world.ask(TOKENS)
+        publisher.mute = True
+        publisher.restart()
+        publisher.publish(fake_stored([8, *TOKENS]))
+        await world.settle()
+        assert world.rank("a").trust is Trust.REPLAYING
+        assert world.held() == {("a", None): 0}
+        await world.ask(TOKENS)
+        assert world.held() == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_k2_what_we_sent_is_gone_with_a_connection_that_nothing_can_vouch_for() -> None:
     async def scenario(world: World) -> None:
         publisher = world.start("a", replays=False)
         await world.joined("a")
         publisher.publish(fake_stored(TOKENS))
+        publisher.publish(lost=True)
+        publisher.publish()
         await world.ask(TOKENS)
-        publisher.lose()
-        publisher.restart()
-        publisher.connect()
-        publisher.publish(fake_stored([9, *TOKENS]))
-        await world.settle()
-        assert world.rank("a").approximate_blocks == 0
+        assert world.held() == {("a", None): 96}, "events were lost, and what we sent counts"
         publisher.lose()
         await world.settle()
         assert world.held() == {("a", None): 0}
+        await world.ask(TOKENS)
+        publisher.lose("no route to host")
+        await world.settle()
+        assert world.held() == {("a", None): 96}, "it was not connected meanwhile"
 
     play(scenario)
 
@@ -289,10 +309,13 @@ def test_k5_engines_with_other_sizes_and_other_hashes_side_by_side() -> None:
 def test_k6_events_that_cannot_be_reached_show_on_the_rank() -> None:
     async def scenario(world: World) -> None:
         world.start("a", listens=False)
-        await world.joined("a")
+        with capture_logs() as lines:
+            await world.joined("a")
         seen = world.rank("a")
         assert (seen.trust, seen.policy) == (Trust.NONE, Policy.APPROXIMATE)
         assert seen.policy_reason == "tcp://a:5557 cannot be reached"
+        (told,) = [line for line in lines if line["event"] == "kv events"]
+        assert (told["log_level"], told["reason"]) == ("warning", seen.policy_reason)
         assert await world.ask() == "a"
         assert world.held() == {("a", None): 96}, "what we sent counts meanwhile"
 
@@ -391,6 +414,45 @@ def test_an_engine_that_says_later_where_its_events_are() -> None:
         publisher.publish(fake_stored(TOKENS))
         await asyncio.sleep(10)  # a check reads what it says of itself now
         assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 96})
+
+    play(scenario)
+
+
+def test_of_two_sources_for_one_rank_the_first_counts() -> None:
+    async def scenario(world: World) -> None:
+        sources = (KvEventSource(0, "tcp://a:1"), KvEventSource(0, "tcp://a:2"), KvEventSource(0, LINK))
+        publishers = [world.events.listen(source.endpoint, replays=False) for source in sources]
+        world.start("a", kv_event_sources=sources)
+        await world.joined("a")
+        assert [source.endpoint for source in world.events.following] == ["tcp://a:1"]
+        publishers[0].publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.held() == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_events_that_hit_a_bug_of_ours_cost_that_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        a, b = world.start("a"), world.start("b")
+        await world.joined("ab")
+        a.publish(fake_stored(TOKENS))
+        await world.settle()
+        apply = world.knowledge.apply
+
+        def fail(key: RankKey, event: KvEvent) -> None:
+            if key.engine_id == "a":
+                raise ZeroDivisionError
+            apply(key, event)
+
+        monkeypatch.setattr(world.knowledge, "apply", fail)
+        a.publish(fake_stored([9, *TOKENS], base=50))
+        b.publish(fake_stored(TOKENS))
+        a.publish()
+        await world.settle()
+        assert world.held() == {("a", None): 0, ("b", None): 96}
+        assert (world.rank("a").trust, world.rank("a").policy) == (Trust.NONE, Policy.APPROXIMATE)
+        assert "see the log" in world.rank("a").policy_reason
 
     play(scenario)
 

@@ -200,6 +200,7 @@ def test_reasons_hold_no_content() -> None:
         stored(token_ids=[[1, 2], [2, 3, 4]]),
         stored(token_ids=[[1, 2], [3, 4]]),
         stored(block_size=0),
+        stored(block_size=0, token_ids=[]),
         stored(block_size=-2),
         stored(block_size=True, token_ids=[1]),
         stored(block_size="2"),
@@ -376,6 +377,7 @@ def test_unknown_keys_are_ignored() -> None:
         ({"lora_name": "a", "extra_keys": [["a", "s"]]}, "a", "s"),
         ({"lora_name": "a", "extra_keys": [["a", "a"]]}, "a", "a"),
         ({"cache_salt": "s", "extra_keys": [["s"]]}, None, "s"),
+        ({"cache_salt": "s", "extra_keys": [["other"]]}, None, "s"),
     ],
 )
 def test_k9_adapter_and_salt_make_the_namespace(fields: dict[str, object], lora: str | None, salt: str | None) -> None:
@@ -414,8 +416,8 @@ def test_what_stands_for_images_and_embeddings_goes_along_block_by_block() -> No
 
 
 def test_an_image_named_by_text_stays_when_a_salt_follows() -> None:
-    event = only_stored(extra_keys=[["s", "s"]])
-    assert (event.namespace, event.extras) == (namespace(None, "s"), [msgpack.packb(["s"])])
+    event = only_stored(extra_keys=[["s", ["image", 1], "s"]])
+    assert (event.namespace, event.extras) == (namespace(None, "s"), [msgpack.packb(["s", ["image", 1]])])
 
 
 def test_plain_prompts_have_no_extras() -> None:

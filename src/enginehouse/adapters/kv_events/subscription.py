@@ -177,7 +177,7 @@ class ZmqSubscription:
             self._lost(self._no_publisher())
 
     def _no_publisher(self) -> str:
-        return f"what listens at {self._source.endpoint} is no ZMQ publisher: is it the right port?"
+        return f"what listens at {self._source.endpoint} does not answer like a ZMQ publisher: is it the right port?"
 
     def _lost(self, reason: str) -> None:
         if reason != self._said:

@@ -609,3 +609,137 @@ def test_a_view_that_has_proven_wrong_is_started_over() -> None:
 
 def test_a_mark_is_the_start_of_a_batch() -> None:
     assert cursor.mark(b"x" * 10_000) == b"x" * 64
+
+
+def test_a_partial_view_that_is_started_over_can_become_whole() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk.replayed(0, Apply(), trust=REPLAYING)
+    talk.say(Undecodable(0), Clear(), trust=REPLAYING)
+    talk.ended(Release(), trust=PARTIAL)
+    talk.now = 200.0
+    talk.say(Distrusted("wrong"), Clear(), AskReplay(2, 0), trust=REPLAYING)
+    talk.replayed(0, Apply(), trust=REPLAYING)
+    talk.ended(Release(), trust=SYNCED)
+
+
+def test_starting_over_gives_the_replay_all_its_tries_again() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    for ask in (2, 3):
+        talk.ended(AskReplay(ask, 0), trust=REPLAYING, complete=False)
+    talk.now = 200.0
+    talk.say(Distrusted("wrong"), Discard(), AskReplay(4, 0), trust=REPLAYING)
+    for ask in (5, 6):
+        talk.ended(AskReplay(ask, 0), trust=REPLAYING, complete=False)
+    talk.ended(Discard(), WakeAt(230.0), trust=REPLAYING, complete=False)
+
+
+def test_starting_over_asks_a_replay_that_was_given_up() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk.live(1, Hold(), trust=REPLAYING)
+    talk.replayed(1, Drop(), Release(), trust=NONE, of="B")
+    talk.held(1, Apply(), trust=PARTIAL)
+    talk.now = 200.0
+    talk.live(0, Clear(), AskReplay(2, 0), Drop(), trust=REPLAYING, of="B")
+
+
+def test_k4_a_gap_before_the_first_batch_stays_a_gap_until_the_next_in_order() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk.ended(Release(), trust=SYNCED)
+    talk.live(5, Hold(), AskReplay(2, 0), trust=GAP)
+    talk.ended(Release(), trust=GAP)
+    talk.held(5, Apply(), trust=GAP)
+    talk.live(6, Apply(), trust=PARTIAL)
+
+
+def test_k2_a_known_number_while_the_replay_runs_is_checked_at_its_end() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    for seq in range(3):
+        talk.replayed(seq, Apply(), trust=REPLAYING)
+    talk.live(0, Drop(), trust=REPLAYING, of="B")
+    talk.ended(AskReplay(2, 2), trust=REPLAYING)
+    talk.ended(Clear(), AskReplay(3, 0), trust=REPLAYING)
+    talk.replayed(0, Apply(), trust=REPLAYING, of="B")
+    talk.ended(Release(), trust=SYNCED)
+
+
+def test_k2_a_known_number_while_a_replay_runs_that_brings_nothing() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    for seq in range(3):
+        talk.replayed(seq, Apply(), trust=REPLAYING)
+    talk.ended(AskReplay(2, 3), trust=REPLAYING, complete=False)
+    talk.live(0, Drop(), trust=REPLAYING, of="B")
+    talk.ended(AskReplay(3, 2), trust=REPLAYING)
+
+
+def test_k2_a_known_number_is_checked_though_history_was_cut_meanwhile() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk.replayed(0, Apply(), trust=REPLAYING)
+    talk.replayed(2, Drop(), trust=REPLAYING)
+    talk.replayed(3, Drop(), trust=REPLAYING)
+    talk.ended(AskReplay(2, 1), trust=REPLAYING)
+    talk.replayed(1, Apply(), trust=REPLAYING)
+    talk.ended(AskReplay(3, 2), trust=REPLAYING, complete=False)
+    talk.live(0, Drop(), trust=REPLAYING, of="B")
+    talk.replayed(3, Clear(), Apply(), trust=REPLAYING)
+    talk.ended(AskReplay(4, 3), trust=REPLAYING)
+
+
+def test_the_newest_live_batch_in_a_replay_proves_that_both_are_of_one_publisher() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk.replayed(0, Apply(), trust=REPLAYING)
+    talk.replayed(1, Apply(), trust=REPLAYING)
+    talk.live(0, Drop(), trust=REPLAYING)
+    talk.live(1, Drop(), trust=REPLAYING)
+    talk.live(2, Hold(), trust=REPLAYING)
+    talk.replayed(2, Apply(), trust=REPLAYING)
+    talk.ended(Release(), trust=SYNCED)
+
+
+def test_a_proof_is_progress_and_what_is_missing_after_it_is_a_hole() -> None:
+    talk = synced(3)
+    talk.say(Lost("broken"), trust=GAP)
+    talk.say(Connected(), AskReplay(2, 3), trust=GAP)
+    talk.replayed(3, Drop(), trust=GAP)
+    talk.replayed(5, Drop(), trust=GAP)
+    talk.ended(AskReplay(3, 4), trust=GAP)
+    talk.replayed(4, Apply(), trust=GAP)
+    talk.replayed(5, Apply(), trust=GAP)
+    talk.ended(Release(), trust=SYNCED)
+
+
+def test_what_was_held_before_a_rest_is_the_replays_to_bring() -> None:
+    talk = synced(3)
+    talk.live(5, Hold(), AskReplay(2, 4), trust=GAP)
+    for ask in (3, 4):
+        talk.ended(AskReplay(ask, 4), trust=GAP, complete=False)
+    talk.ended(Discard(), WakeAt(130.0), trust=GAP, complete=False)
+    talk.now = 130.0
+    talk.say(Woke(), AskReplay(5, 4), trust=GAP)
+    talk.replayed(4, Apply(), trust=GAP)
+    talk.ended(AskReplay(6, 5), trust=GAP)
+
+
+def test_only_tries_in_a_row_count() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    for ask in (2, 3):
+        talk.ended(AskReplay(ask, 0), trust=REPLAYING, complete=False)
+    talk.replayed(0, Apply(), trust=REPLAYING)
+    for ask in (4, 5, 6):
+        talk.ended(AskReplay(ask, 1), trust=REPLAYING, complete=False)
+    talk.ended(Discard(), WakeAt(130.0), trust=REPLAYING, complete=False)
+
+
+def test_no_room_while_a_replay_brings_nothing() -> None:
+    talk = Talk()
+    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk.say(Overflowed(), trust=REPLAYING)
+    talk.ended(AskReplay(2, 0), trust=REPLAYING)

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from enginehouse.core.kv import cursor
 from enginehouse.domain.kv import Trust
 
-BLOCKS = "abcd"
+BLOCKS = "ab"
 ROOM = 4
 """Batches that the shell can hold."""
 Change = tuple[str, str]
@@ -76,8 +76,10 @@ class Publisher:
 
 
 CHANGES = st.lists(
-    st.tuples(st.sampled_from(["store", "store", "remove", "clear"]), st.sampled_from(BLOCKS)), max_size=4
+    st.tuples(st.sampled_from(["store", "store", "remove", "remove", "clear"]), st.sampled_from(BLOCKS)), max_size=4
 )
+
+FATES = st.sampled_from(["sent"] * 7 + ["lost", "lost", "twice", "not encoded", "unreadable"])
 
 
 class World(RuleBasedStateMachine):
@@ -107,6 +109,9 @@ class World(RuleBasedStateMachine):
             self.publisher.publish(changes, encoded=True, readable=True)
         if up:
             self.connect()
+            self.look(1)
+            if self.request is not None:
+                self.answer_all()
 
     @property
     def publisher(self) -> Publisher:
@@ -165,10 +170,14 @@ class World(RuleBasedStateMachine):
 
     # The world.
 
-    @rule(
-        changes=CHANGES,
-        fate=st.sampled_from(["sent", "sent", "sent", "sent", "lost", "twice", "not encoded", "unreadable"]),
-    )
+    @rule(batches=st.lists(st.tuples(CHANGES, FATES, st.booleans()), min_size=1, max_size=6))
+    def work(self, batches: list[tuple[list[Change], str, bool]]) -> None:
+        """The engine works for a while."""
+        for changes, fate, quick in batches:
+            self.publish(changes, fate)
+            if quick:
+                self.catch_up()
+
     def publish(self, changes: list[Change], fate: str) -> None:
         first = self.publisher.seq == -1 and self.publisher.number > 0
         if first and fate in ("lost", "not encoded"):
@@ -176,6 +185,23 @@ class World(RuleBasedStateMachine):
         batch = self.publisher.publish(changes, encoded=fate != "not encoded", readable=fate != "unreadable")
         if batch is not None and self.connected and fate != "lost":
             self.wire.extend([batch] * (2 if fate == "twice" else 1))
+
+    @rule()
+    def catch_up(self) -> None:
+        """All live batches arrive, and the shell looks at all that has."""
+        while self.wire:
+            self.arrive()
+        self.look(len(self.inbox))
+
+    @precondition(lambda self: self.request is not None or self.replies)
+    @rule()
+    def answer_all(self) -> None:
+        """A replay without faults."""
+        if self.request is not None:
+            self.answer(set(), True)
+        while self.replies:
+            self.reply()
+        self.look(len(self.inbox))
 
     @precondition(lambda self: not self.connected)
     @rule()
@@ -246,9 +272,10 @@ class World(RuleBasedStateMachine):
         self.request, self.answering = None, False
         self.post(cursor.ReplayEnded(self.state.asks, complete=False))
 
-    @rule(reason=st.just("predictions were wrong"))
-    def distrust(self, reason: str) -> None:
-        self.post(cursor.Distrusted(reason))
+    @rule(really=st.sampled_from([True, False, False, False]))
+    def distrust(self, really: bool) -> None:
+        if really:
+            self.post(cursor.Distrusted("predictions were wrong"))
 
     @precondition(lambda self: any(isinstance(event, cursor.Live) for event, _ in self.inbox))
     @rule()
@@ -332,5 +359,5 @@ class World(RuleBasedStateMachine):
                 return
 
 
-World.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+World.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestConverges = World.TestCase

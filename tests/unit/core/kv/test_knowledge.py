@@ -290,6 +290,25 @@ def test_persistently_wrong_events_are_not_believed_until_they_are_right_again()
     assert len(world.wrong) == 1
 
 
+def test_events_that_proved_wrong_do_not_count_at_all() -> None:
+    world = World(A)
+    world.knowledge.apply(A, fake_stored(TOKENS))
+    world.ask(A, cached=40, times=WINDOW)
+    assert world.view(A).verdict is Verdict.WRONG
+    assert world.held(A) == 0
+
+
+def test_what_is_held_against_events_is_forgotten_with_them() -> None:
+    world = World(A)
+    world.knowledge.apply(A, fake_stored(TOKENS))
+    world.ask(A, cached=0, times=WINDOW - 1)
+    world.knowledge.clear(A, sent=False)
+    world.knowledge.apply(A, fake_stored(TOKENS))
+    assert world.held(A) == 96
+    world.ask(A, cached=0, times=WINDOW - 1)
+    assert world.view(A).verdict is Verdict.RIGHT
+
+
 def test_k6_hits_that_no_event_foretold_make_it_approximate() -> None:
     world = World(A)
     world.ask(A, cached=96, times=WINDOW)
