@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -28,8 +27,9 @@ class Keep:
 class Fetch:
     """vLLM, to the decode engine: fetch what was kept."""
 
-    params: Mapping[str, object]
-    """What the prefill engine answered, unchanged."""
+    params: bytes
+    """What the prefill engine answered, as it was encoded there. Nobody here reads it, so nothing about it can change;
+    the decode engine has to speak the same protocol."""
 
 
 Handover = Rendezvous | Keep | Fetch

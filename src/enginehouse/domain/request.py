@@ -42,4 +42,7 @@ class EngineRequest:
     rank: int | None = None
     """Data-parallel rank; None: the engine chooses."""
     handover: Handover | None = None
-    """None: this engine does all of it. With Rendezvous or Keep on a prefill engine `max_tokens` is 1."""
+    """None: this engine does all of it."""
+    prefill_only: bool = False
+    """Goes to the prefill engine of a pair, with Rendezvous or Keep: its KV cache is wanted, not its answer. Whatever
+    the rest says it generates one token. With Rendezvous the room chooses the rank, and `rank` is not sent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,5 +29,5 @@ class Delta:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     """Prompt tokens that the engine took from its cache; None: not said (yet)."""
-    kept: Mapping[str, object] | None = None
-    """With the finish of a request that said Keep: what Fetch has to bring."""
+    kept: bytes | None = None
+    """With the finish of a request that said Keep, and always there: what Fetch has to bring."""
