@@ -82,6 +82,19 @@ def _tcp(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
+def host_of(text: str) -> str | None:
+    """The host of `host:port`, of a URL, or of a host alone, without brackets; None where there is none."""
+    try:
+        return urlsplit(text if "://" in text else f"//{text}").hostname
+    except ValueError:
+        return None
+
+
+def is_local(host: str) -> bool:
+    """A wildcard or loopback address: nothing that another machine could use."""
+    return _is_wildcard(host) or _is_loopback(host)
+
+
 def _is_wildcard(host: str) -> bool:
     if host in ("", "*"):
         return True
