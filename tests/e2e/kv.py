@@ -30,7 +30,7 @@ class Talk:
     def turn(self, front: Front, **more: Any) -> Answer:
         """Ask, and go on from the answer."""
         answer = ask(front, self.body(**more))
-        assert answer.status == 200, answer
+        assert answer.status == 200, f"{answer}\n{front.child.output[-3000:]}"
         assert answer.error is None
         self.messages.append({"role": "assistant", "content": answer.text})
         self.messages.append({"role": "user", "content": "go on"})

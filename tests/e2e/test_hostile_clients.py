@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import random
+import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -271,3 +272,59 @@ def test_s8_a_head_above_64_kib_is_refused(engine: MakeEngine, front: MakeFront,
     error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
     assert {"message", "type", "param", "code"} <= set(error)
     assert ask(running).whole
+
+
+CHUNKED = b"Host: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "trailers": (b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED + b"2\r\n{}\r\n0\r\n", b"a: b\r\n" * 10_000),
+    "crumbs": (b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED, b"1\r\na\r\n" * 10_000),
+    "crumbs for nobody": (b"POST /nothing HTTP/1.1\r\n" + CHUNKED, b"1\r\na\r\n" * 10_000),
+    "extension": (b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED + b"2;", b"e" * 60_000),
+    "too large": (b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 2000000000\r\n\r\n", b"a" * 60_000),
+    "chunks": (b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED, b"ea60\r\n" + b"a" * 60_000 + b"\r\n"),
+    "for nobody": (b"POST /nothing HTTP/1.1\r\nHost: test\r\nContent-Length: 2000000000\r\n\r\n", b"a" * 60_000),
+    "not asked for": (b"GET /livez HTTP/1.1\r\n" + CHUNKED, b"ea60\r\n" + b"a" * 60_000 + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_s8_a_request_without_end_costs_little_and_ends(engine: MakeEngine, front: MakeFront, kind: str) -> None:
+    """Whatever part of it has no end, and whether it was answered before or not."""
+    one = engine("a").run()
+    running = front(*urls(one))
+    head, unit = ENDLESS[kind]
+    pid = running.child.process.pid
+    before, sent = resident(pid), 0
+    with socket.create_connection(("127.0.0.1", running.port), WITHIN) as sock:
+        sock.sendall(head)
+        try:
+            while sent < 200_000_000:
+                sock.sendall(unit)
+                sent += len(unit)
+        except OSError:
+            pass
+        assert sent < 200_000_000, "taken without end"
+        assert resident(pid) - before < 150_000_000
+        assert ask(running).whole
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_s8_nonsense_behind_a_request_is_no_part_of_its_answer(engine: MakeEngine, front: MakeFront) -> None:
+    one = engine("a", tokens_per_second=20).run()
+    running = front(*urls(one))
+    body = json.dumps(chat(max_tokens=20)).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", running.port), WITHIN) as sock:
+        sock.sendall(head + body)
+        received = sock.recv(65536)
+        assert received.startswith(b"HTTP/1.1 200 ")
+        sock.sendall(b"GARBAGE\r\n\r\n")
+        while data := sock.recv(65536):
+            received += data
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert received.count(b"HTTP/1.1 ") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 import enginehouse
+from enginehouse.adapters.kube.settings import KubeSettings
 from enginehouse.cli import application
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.settings import Settings, setting_rows
@@ -170,6 +172,23 @@ def test_stock_flags_of_the_engines() -> None:
     assert "--grpc" in args("vllm-pool")
     assert not any(flag.startswith("--grpc-port") for flag in args("vllm-pool")), "the two exclude each other"
     assert {"--grpc-port=30001", "VLLM_USE_RUST_FRONTEND=1"} <= set(args("vllm-native-pool"))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_k6_engines_publish_what_the_frontend_is_told_to_route_by(pool: str) -> None:
+    assert settings().routing.policy == "kv"
+    manifest = load(DEPLOY / "examples" / pool / "engines.yaml")
+    (engine,) = pod_of(manifest)["containers"]
+    given = [argument for argument in engine["args"] if argument.startswith("--kv-events-config=")]
+    (config,) = [json.loads(argument.partition("=")[2]) for argument in given]
+    assert config["publisher"] == "zmq", "SGLang's default is none"
+    assert config.get("enable_kv_cache_events") is (None if pool == "sglang-pool" else True)
+    ports = {port["name"]: port["containerPort"] for port in engine["ports"]}
+    for name, option in (("kv-events", "endpoint"), ("kv-replay", "replay_endpoint")):
+        assert config[option] == f"tcp://*:{ports[name]}", "any other wildcard makes vLLM connect"
+    assert ports["kv-replay"] >= ports["kv-events"] + 8, "ranks count up"
+    told = manifest["spec"]["template"]["metadata"].get("annotations", {}).get(KubeSettings().kv_events_port_annotation)
+    assert told == (f"{ports['kv-events']}/{ports['kv-replay']}" if pool == "vllm-pool" else None)
 
 
 def test_the_image_has_pinned_requirements_no_root_and_no_registry_host() -> None:

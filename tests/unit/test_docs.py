@@ -156,7 +156,7 @@ def test_flags_commands_links_and_scripts_exist(path: Path) -> None:
             assert (path.parent / link).exists(), link
     for script in re.findall(r"`?(scripts/[a-z-]+)", page):
         assert (ROOT / script).exists(), script
-    for module in re.findall(r"`(?:python -m )?bench\.([a-z]+)", page):
+    for module in re.findall(r"`(?:python -m )?bench\.([a-z_]+)", page):
         assert (ROOT / f"bench/{module}.py").exists(), module
     for source in re.findall(r"`((?:core|http|service|adapters|wire|domain|settings|mock)/[\w/.]+)`", page):
         assert (ROOT / "src/enginehouse" / source).exists(), source

@@ -39,6 +39,8 @@ class _Counted:
     def _take(self, delta: Delta) -> str:
         """The text that this delta makes certain; sets `finish` when it is the last."""
         cached = delta.cached_tokens
+        if cached is not None and cached > self.prompt_tokens:
+            cached = self.prompt_tokens  # an engine may say what it likes, and our usage adds up
         if not self._prompted or (cached is not None and cached != self.cached_tokens):
             self._prompted = True
             self._meter.prompt(self.prompt_tokens, cached or 0)
@@ -46,9 +48,9 @@ class _Counted:
             self.cached_tokens = cached
         if delta.token_ids:
             self._meter.tokens(len(delta.token_ids))
-        text, stopped = self._text.push(delta.token_ids, delta.finish)
-        if stopped:
-            self.finish = Finish.STOP
+        text, ended = self._text.push(delta.token_ids, delta.finish)
+        if ended is not None:
+            self.finish = ended
         elif delta.finish is not None:
             self.finish = delta.finish
         return text

@@ -111,7 +111,7 @@ class Endpoint(Generic[R]):
             for _ in range(_ENCODINGS):
                 model = await self._models.find(request.model)
                 wanted = await for_engines(self._shape, request, model, self._models, session, decided)
-                new_text = _text_maker(request, model)
+                new_text = _text_maker(request, model, wanted.max_tokens)
                 prompt_tokens = len(wanted.token_ids)
                 if request.stream:
                     frames = self._shape.frames(answer_id, model.card.model, created, request.include_usage)
@@ -179,12 +179,12 @@ class Endpoint(Generic[R]):
             await respond_error(send, error, headers)
 
 
-def _text_maker(request: Request, model: ServedModel) -> Callable[[], AnswerText]:
+def _text_maker(request: Request, model: ServedModel, max_tokens: int) -> Callable[[], AnswerText]:
     """For each attempt its own text: what a failed one held back must not come out of the next."""
     tokenizer, skip, stops = model.tokenizer, request.skip_special_tokens, request.stop
     min_tokens = request.sampling.min_tokens
     return lambda: AnswerText(
-        tokenizer.decoder(skip_special_tokens=skip), StopMatcher(stops) if stops else None, min_tokens
+        tokenizer.decoder(skip_special_tokens=skip), StopMatcher(stops) if stops else None, min_tokens, max_tokens
     )
 
 

@@ -1,122 +1,41 @@
 """One client connection: uvicorn's httptools protocol, with a synchronous way to the client's transport for streams.
 
-It takes less than uvicorn does: framing that two readers could understand differently is refused, heads are bounded. It
-relies on names inside uvicorn, which is why its version is pinned and tests hold each of them.
+It takes less than uvicorn does: framing that two readers could understand differently is refused; heads, trailers and
+the framing of chunks are bounded; nothing is taken after an answer that came before the end of its request. It relies
+on names inside uvicorn, which is why its version is pinned and tests hold each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import httptools
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from enginehouse.core.openai.answers import error_body
 from enginehouse.domain.errors import EnginehouseError, HeadersTooLarge, InvalidRequest
-from enginehouse.http.exchange import EXTENSION, Headers
+from enginehouse.http.direct_stream import DirectStream
+from enginehouse.http.exchange import EXTENSION
+from enginehouse.http.linger import Linger
 
 _UNSENT = 128 * 1024
 """Bytes that the kernel may hold for one client beyond what is on the wire."""
 _MAX_HEAD = 64 * 1024
-"""Bytes of a request line and its headers."""
+"""Bytes of a request line and its headers; of what is not body after them: chunk sizes, extensions, trailers. A body
+may have as much framing as content besides."""
 _MAX_PIPELINE = 8
 """Requests that may wait behind the one that is answered before the connection is read no further."""
+_TURN = 16 * 1024
+"""Bytes that are parsed at a time before others have their turn: as one-byte chunks they cost a millisecond."""
 
 
 class BadFraming(Exception):
     """Headers that leave it open where the request ends, or for whom it is. The parser passes it on as its own."""
-
-
-class DirectStream:
-    """A Stream (see exchange.py) on the transport of one uvicorn request."""
-
-    __slots__ = ("_chunked", "_cycle", "_head", "_on_gone", "_on_pause", "_on_resume", "_transport", "paused")
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._transport = cycle.transport
-        self._head = b""
-        self._chunked = True
-        self._on_pause: Callable[[], None] | None = None
-        self._on_resume: Callable[[], None] | None = None
-        self._on_gone: Callable[[], None] | None = None
-        self.paused = cycle.flow.write_paused
-
-    def start(self, status: int, headers: Headers) -> None:
-        cycle = self._cycle
-        cycle.response_started = True
-        cycle.waiting_for_100_continue = False
-        self._chunked = cycle.chunked_encoding = cycle.scope["http_version"] != "1.0"
-        if not self._chunked:
-            cycle.keep_alive = False  # the end of the body is the end of the connection
-        parts = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
-            parts += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts.append(b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n")
-        self._head = b"".join(parts)
-
-    def write(self, data: bytes) -> None:
-        if data and not self._cycle.disconnected:  # an empty chunk would end the body
-            head, self._head = self._head, b""
-            self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data) if self._chunked else head + data)
-
-    def finish(self, data: bytes) -> None:
-        cycle = self._cycle
-        if cycle.disconnected:
-            return
-        head, self._head = self._head, b""
-        if not self._chunked:
-            self._transport.write(head + data)
-        elif data:
-            self._transport.write(b"%b%x\r\n%b\r\n0\r\n\r\n" % (head, len(data), data))
-        else:
-            self._transport.write(head + b"0\r\n\r\n")
-        cycle.response_complete = True
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self._transport.close()
-        cycle.on_response()
-
-    def watch(self, on_pause: Callable[[], None], on_resume: Callable[[], None]) -> None:
-        self._on_pause, self._on_resume = on_pause, on_resume
-
-    @property
-    def gone(self) -> bool:
-        return self._cycle.disconnected
-
-    def on_gone(self, callback: Callable[[], None] | None) -> None:
-        self._on_gone = callback
-        if callback is not None:
-            # A large body left reading paused, and a transport that does not read does not notice the client's end.
-            self._cycle.flow.resume_reading()
-            if self._cycle.disconnected:
-                callback()
-
-    async def close(self) -> None:
-        self._on_pause = self._on_resume = self._on_gone = None
-
-    def becomes_current(self) -> None:
-        """The protocol's word that the answers before this one are out, or at least written."""
-        self.paused = self._cycle.flow.write_paused
-
-    def lost(self) -> None:
-        """The protocol's word that the connection is lost."""
-        self._cycle.disconnected = True  # uvicorn marks the newest request only, and clients may pipeline
-        if self._on_gone is not None and not self._cycle.response_complete:
-            self._on_gone()
-
-    def set_paused(self, paused: bool) -> None:
-        """The protocol's word that the transport's buffer is full, or has room again."""
-        self.paused = paused
-        callback = self._on_pause if paused else self._on_resume
-        if callback is not None:
-            callback()
 
 
 class ConnectionsState(ServerState):
@@ -138,10 +57,16 @@ class DirectProtocol(HttpToolsProtocol):
     stream: DirectStream | None = None
     """Of the request that is being answered; pipelined ones wait."""
     _in_head = True
-    _head_bytes = 0
+    _raw = 0
+    """Bytes of the message that is being read, those of its body taken off: twice, once as content, once as credit."""
+    _head_size = 0
     _head_timer: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
     _unread = 0
+    _rest = b""
+    """Received, and to be parsed when others have had their turn."""
+    _taking = True
+    """False: what still comes is dropped, and the connection ends with the answers that are under way."""
     _declining = False
     """A parser is being told again what was said of a request whose upgrade is ignored."""
 
@@ -149,6 +74,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._linger = Linger(transport, self.loop)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             # Without it the kernel takes megabytes for a client that does not read, and we would notice late.
@@ -156,47 +82,44 @@ class DirectProtocol(HttpToolsProtocol):
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_timer is None:
-                self._wait_for_head()
-        try:
-            while data:
-                try:
-                    self.parser.feed_data(data)
-                    break
-                except httptools.HttpParserUpgrade as upgrade:
-                    data = data[upgrade.args[0] :]
-                    self._decline_upgrade()
-        except httptools.HttpParserError:
-            self._refuse(InvalidRequest("Invalid HTTP request received. Send well-formed HTTP/1.1.", code="bad_http"))
+        if self._rest:  # somebody resumed reading meanwhile
+            self._rest += data
+            self.transport.pause_reading()
             return
-        if self._in_head and self._head_bytes > _MAX_HEAD:
-            self._refuse(HeadersTooLarge(f"the request line and headers are larger than {_MAX_HEAD} bytes"))
+        if len(data) > _TURN and self._taking:
+            data, self._rest = data[:_TURN], data[_TURN:]
+            self.transport.pause_reading()
+            self.loop.call_soon(self._go_on)
+        self._take(data)
 
     def on_message_begin(self) -> None:
         if not self._declining:
+            self._head_size = 0
             super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
         if not self._declining:
+            self._count_head(len(url))
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._declining:
+        if self._in_head and not self._declining:  # else a trailer, or told a second time
+            self._count_head(len(name) + len(value) + 4)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._declining:
             return
         self._check_framing()
-        self._in_head, self._head_bytes = False, 0
         self._head_is_here()
         answering = self.cycle is not None and not self.cycle.response_complete
         super().on_headers_complete()
+        self._in_head = False
+        self._raw -= self._head_size
         if self.server_state.leaving:
             self.cycle.keep_alive = False
+        if self._has_body():
+            self.cycle.send = partial(self._send, self.cycle)  # type: ignore[method-assign]
         stream = DirectStream(self.cycle)
         self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
         if not answering:
@@ -204,10 +127,14 @@ class DirectProtocol(HttpToolsProtocol):
         elif len(self.pipeline) < _MAX_PIPELINE:
             self.flow.resume_reading()  # else the end of a client that pipelines would go unnoticed
 
+    def on_body(self, body: bytes) -> None:
+        self._raw -= 2 * len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         if self._declining or (self.parser.should_upgrade() and self._has_body()):
             return  # the parser leaves the body of a request that asks for an upgrade to whoever upgrades
-        self._in_head = True
+        self._in_head, self._raw = True, 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -215,6 +142,8 @@ class DirectProtocol(HttpToolsProtocol):
         if self.stream is not None:
             self.stream.becomes_current()
         super().on_response_complete()
+        if not self._taking and self.stream is None:
+            self._linger.begin()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -236,6 +165,8 @@ class DirectProtocol(HttpToolsProtocol):
         self._head_is_here()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._taking, self._rest = False, b""
+        self._linger.cancel()
         if self._stalled is not None:
             self._stalled.cancel()
         if self.stream is not None:
@@ -247,6 +178,51 @@ class DirectProtocol(HttpToolsProtocol):
         else:
             super().timeout_keep_alive_handler()
 
+    def _go_on(self) -> None:
+        """Parse the next piece of what is here already."""
+        data, self._rest = self._rest[:_TURN], self._rest[_TURN:]
+        self._take(data)
+        if self._rest and self._taking:
+            self.loop.call_soon(self._go_on)
+            return
+        self._rest = b""
+        if not self.transport.is_closing() and not self.flow.read_paused:
+            self.transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
+        if not self._taking:
+            if not self._linger.drop(len(data)):
+                self.flow.pause_reading()
+            return
+        self._unset_keepalive_if_required()
+        self._raw += len(data)
+        if self._in_head and self._head_timer is None:
+            self._wait_for_head()
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = data[upgrade.args[0] :]
+                    self._decline_upgrade()
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, HeadersTooLarge):
+                self._refuse(error.__context__)
+            else:
+                self._refuse(
+                    InvalidRequest("Invalid HTTP request received. Send well-formed HTTP/1.1.", code="bad_http")
+                )
+            return
+        if self._raw > _MAX_HEAD:  # in what the parser has not told of: a line without end, extensions, trailers
+            what = "the request line and headers" if self._in_head else "the framing or the trailers of the body"
+            self._refuse(HeadersTooLarge(f"{what} are larger than {_MAX_HEAD} bytes"))
+
+    def _count_head(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > _MAX_HEAD:
+            raise HeadersTooLarge(f"the request line and headers are larger than {_MAX_HEAD} bytes")
+
     def _still_stalled(self) -> None:
         """The client has had its time: unless it has read something, cut it, whatever kind of answer it leaves."""
         unread = self.transport.get_write_buffer_size()
@@ -257,12 +233,18 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _wait_for_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.server_state.head_timeout, self.transport.abort)
+        self._head_timer = self.loop.call_later(self.server_state.head_timeout, self._head_is_late)
 
     def _head_is_here(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        if self.stream is not None and self.stream.pending:
+            self._stop_taking()  # of a pipelined request, or just a line end too many: the answer before it goes on
+        else:
+            self.transport.abort()
 
     def _check_framing(self) -> None:
         """Raise BadFraming for what proxies and servers are known to understand differently."""
@@ -286,10 +268,39 @@ class DirectProtocol(HttpToolsProtocol):
             self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
             self._declining = False
 
+    async def _send(self, cycle: RequestResponseCycle, message: ASGISendEvent) -> None:
+        """In place of the cycle's own: an answer that comes before the end of its request is the last one."""
+        early = cycle.more_body and not cycle.response_started
+        if early:
+            self._taking = False
+            cycle.keep_alive = False
+        await RequestResponseCycle.send(cycle, message)
+        if early:
+            cycle.keep_alive = True  # the client was told; closing is ours, once it has had time to read
+
     def _refuse(self, error: EnginehouseError) -> None:
+        """Say what is wrong with what came last, unless that would end up in the middle of another answer."""
+        answering = self.stream is not None and self.stream.pending
+        own = answering and not self._in_head and self.stream is self.scope["extensions"][EXTENSION]  # type: ignore
+        if answering and (not own or self.cycle.response_started):
+            self._stop_taking()
+            return
+        if own:
+            self.stream.lost()  # type: ignore[union-attr]
+            self.cycle.message_event.set()
+        self._taking = False
+        self._head_is_here()
         body = error_body(error)
         self.transport.write(
             b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
             % (STATUS_LINE[error.status], len(body), body)
         )
-        self.transport.close()
+        self.flow.resume_reading()
+        self._linger.begin()
+
+    def _stop_taking(self) -> None:
+        """Nothing that can be understood follows: finish the answers that are asked for, then close."""
+        self._taking = False
+        self._head_is_here()
+        if not self._in_head and self.pipeline and self.pipeline[0][0] is self.cycle:
+            self.pipeline.popleft()  # its request has no end

@@ -21,7 +21,8 @@ class Answer(Protocol):
         """An attempt starts (again): forget what an earlier one brought; pause and resume this call as needed."""
 
     def push(self, delta: Delta) -> bool:
-        """Take news. True: the answer is complete by our own judgement (a stop string), the engine may stop."""
+        """Take news. True: the answer is complete, perhaps by our own judgement (a stop string, more tokens than were
+        asked for): the engine may stop."""
 
 
 class Attempt:

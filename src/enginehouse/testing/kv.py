@@ -37,6 +37,8 @@ class FakePublisher:
         """Numbers from which replays were asked."""
         self.mute = False
         """Replays are asked for and not answered."""
+        self.slow = 0.0
+        """Seconds until a replay is answered, with what there was when it was asked for."""
         self._next = 0
         self._kept: list[tuple[int, bytes]] = []
         self._batches: dict[bytes, KvBatch] = {}
@@ -83,15 +85,18 @@ class FakePublisher:
         """Somebody has enough."""
         self._heard_by = [(one, rank) for one, rank in self._heard_by if one is not subscription]
 
-    def answer(self, subscription: FakeSubscription, rank: int, start: int) -> None:
-        """Replay from there on."""
+    def ask(self, start: int) -> list[tuple[int, bytes]]:
+        """Somebody wants everything from there on; what there is of it now."""
         self.asked.append(start)
+        return [batch for batch in self._kept if batch[0] >= start]
+
+    def answer(self, subscription: FakeSubscription, rank: int, batches: Sequence[tuple[int, bytes]]) -> None:
+        """Replay these."""
         if self.mute or not self.reachable:
             subscription.sink.on_replay_end(rank, complete=False)
             return
-        for number, payload in self._kept:
-            if number >= start:
-                subscription.sink.on_replayed(rank, number, payload)
+        for number, payload in batches:
+            subscription.sink.on_replayed(rank, number, payload)
         subscription.sink.on_replay_end(rank, complete=True)
 
 
@@ -120,7 +125,8 @@ class FakeSubscription:
         raise ValueError("not readable")
 
     def replay(self, rank: int, start: int) -> None:
-        self._loop.call_soon(self._answer, rank, start)
+        publisher = self.publishers[rank]
+        self._loop.call_later(publisher.slow, self._answer, rank, publisher.ask(start))
 
     def close(self) -> None:
         self.closed = True
@@ -131,9 +137,9 @@ class FakeSubscription:
         if not self.closed:
             self.sink.on_connected()
 
-    def _answer(self, rank: int, start: int) -> None:
+    def _answer(self, rank: int, batches: Sequence[tuple[int, bytes]]) -> None:
         if not self.closed:
-            self.publishers[rank].answer(self, rank, start)
+            self.publishers[rank].answer(self, rank, batches)
 
 
 class FakeKvEvents:

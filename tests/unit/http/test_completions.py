@@ -212,6 +212,46 @@ def test_g5_an_engine_failure_before_the_first_token_is_an_http_error() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("last", [None, Finish.STOP, Finish.LENGTH])
+def test_an_engine_that_ignores_max_tokens_is_ended_there(stream: bool, last: Finish | None) -> None:
+    """Ended by us where it does not end by itself; what it made beyond the limit reaches nobody."""
+
+    async def scenario(edge: Edge) -> None:
+        more = {"stream_options": {"include_usage": True}} if stream else {}
+        request = asyncio.create_task(edge.post("/v1/completions", max_tokens=3, stream=stream, **more))
+        call = await edge.call()
+        one, two, three, four = await TOKENIZER.encode(" one two three four", add_special_tokens=False)
+        call.deliver([one])
+        call.deliver([two, three, *[four] * 100_000], last)
+        response = await request
+        while not call.over:
+            await asyncio.sleep(0)
+        assert call.cancelled is (last is None)
+        if stream:
+            frames = [event["choices"][0] for event in events(response)[:-2]]
+            assert "".join(frame["text"] for frame in frames) == " one two three"
+            assert [frame["finish_reason"] for frame in frames if frame["finish_reason"]] == ["length"]
+            usage = events(response)[-2]["usage"]
+        else:
+            [choice] = response.json()["choices"]
+            assert (choice["text"], choice["finish_reason"]) == (" one two three", "length")
+            usage = response.json()["usage"]
+        assert usage["completion_tokens"] == 3
+
+    run(scenario)
+
+
+def test_an_engine_cannot_have_cached_more_than_the_prompt() -> None:
+    async def scenario(edge: Edge) -> None:
+        request = asyncio.create_task(edge.post("/v1/completions", prompt=[5, 6, 7]))
+        (await edge.call()).deliver([9], Finish.LENGTH, cached=1_000_000)
+        usage = (await request).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 3
+
+    run(scenario)
+
+
 def test_g11_the_default_answer_is_the_room_left_in_the_context() -> None:
     async def scenario(edge: Edge) -> None:
         request = asyncio.create_task(edge.post("/v1/completions", prompt=[5, 6, 7]))

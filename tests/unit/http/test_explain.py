@@ -15,6 +15,7 @@ from enginehouse.core.routing.settings import RoutingSettings
 from enginehouse.domain import errors
 from enginehouse.domain.stream import Finish
 from enginehouse.http.debug import header
+from enginehouse.http.session import session_source
 from enginehouse.testing.feeds import fake_wanted
 from tests.unit.http.test_completions import Edge, error, run
 
@@ -111,6 +112,41 @@ def test_by_default_nobody_is_told() -> None:
         assert "x-enginehouse-decision" not in answer.headers
 
     run(scenario)
+
+
+@pytest.mark.parametrize("affinity", ["header", "user", "prompt-cache-key"])
+def test_requests_of_one_session_go_to_one_engine_and_explain_says_so(affinity: Any) -> None:
+    async def scenario(edge: Edge) -> None:
+        others = [edge.engines.listen(f"10.0.0.{n}:9000", context_length=64) for n in range(2, 6)]
+        edge.feed.list(*(fake_wanted(f"e{n}", f"10.0.0.{n}:9000") for n in range(1, 6)))
+        while len(edge.fleet.serving.get()) < 5:
+            await asyncio.sleep(0.001)
+        for process in (edge.process, *others):
+            process.answers = True
+
+        async def go(path: str, key: str) -> Any:
+            fields = {"user": key} if affinity == "user" else {"prompt_cache_key": key}
+            headers = {**ASK, "x-chat": key} if affinity == "header" else ASK
+            body = {"prompt": "hi", "max_tokens": 2, **({} if affinity == "header" else fields)}
+            return await ask(edge, path, headers, **body)
+
+        homes = set()
+        for key in map(str, range(12)):
+            told = [json.loads((await go("/v1/completions", key)).headers["x-enginehouse-decision"]) for _ in range(3)]
+            explained = (await go("/explain", key)).json()
+            assert {one["rule"] for one in told} == {"affinity"} == {explained["rule"]}
+            (home,) = {one["engine"] for one in told} | {explained["chosen"]["engine"]}
+            homes.add(home)
+        assert len(homes) > 1
+        long = await go("/v1/completions", "k" * 600)
+        assert error(long)[0] == 400
+
+    run(
+        scenario,
+        routing=RoutingSettings(policy="random", affinity=affinity),
+        session_of=session_source(affinity, "X-Chat"),
+        debug_headers=True,
+    )
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -15,7 +15,7 @@ from enginehouse.service import kv_feed
 from enginehouse.service.kv_intake import TURN
 from enginehouse.service.membership import Member
 from enginehouse.testing.feeds import fake_wanted
-from enginehouse.testing.kv import FakePublisher, fake_stored
+from enginehouse.testing.kv import FakePublisher, FakeSubscription, fake_stored
 from tests.unit.service.kv_world import TOKENS, World, play
 
 
@@ -270,6 +270,31 @@ def test_k4_lost_events_are_fetched_where_they_can_be() -> None:
         await world.settle()
         assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 48})
         assert publisher.asked == [0, 1]
+
+    play(scenario)
+
+
+def test_what_comes_during_a_replay_is_applied_after_it_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        publisher.slow = 5
+        publisher.publish(fake_stored(TOKENS))
+        await world.joined("a")
+        publisher.publish(Removed([6, 5]))
+        publisher.publish(fake_stored(TOKENS[:80], first=4))
+        await world.settle()
+        assert (world.rank("a").trust, world.held()) == (Trust.REPLAYING, {("a", None): 0})
+        answer = publisher.answer
+
+        def answer_and_go_on(subscription: FakeSubscription, rank: int, batches: list[tuple[int, bytes]]) -> None:
+            answer(subscription, rank, batches)
+            publisher.publish(Removed([5]))  # waits together with the end of the replay
+            publisher.publish(Removed([4]))
+
+        monkeypatch.setattr(publisher, "answer", answer_and_go_on)
+        await asyncio.sleep(10)
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 48})
+        assert publisher.asked == [0]
 
     play(scenario)
 

@@ -22,7 +22,7 @@ steps = st.one_of(
     st.tuples(st.just("connect"), st.just(0), st.just(0), st.just(False)),
     st.tuples(st.just("restart"), st.just(0), st.just(0), st.just(False)),
     st.tuples(st.just("mute"), st.integers(0, 1), st.just(0), st.just(False)),
-    st.tuples(st.just("unreadable"), st.just(0), st.just(0), lost),
+    st.tuples(st.just("unreadable"), st.integers(0, 2), st.integers(0, 6), lost),
     st.tuples(st.just("wait"), st.integers(0, 40), st.just(0), st.just(False)),
     st.tuples(st.just("look"), st.just(0), st.just(0), st.just(False)),
 )
@@ -90,7 +90,7 @@ def test_nothing_is_credited_that_the_engine_does_not_hold(
                 case "mute":
                     publisher.mute = bool(number)
                 case "unreadable":
-                    publisher.publish(lost=lost, readable=False)
+                    publisher.publish(*cache.change(number, blocks), lost=lost, readable=False)
                 case "wait":
                     await asyncio.sleep(number)
                 case _ if publisher.reachable:

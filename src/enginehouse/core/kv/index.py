@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from enginehouse.core.kv.blocks import BYTES_PER_TOKEN, Scheme, chain, extend, pack, start
-from enginehouse.core.kv.overlap import longest, members
+from enginehouse.core.kv.overlap import longest
 from enginehouse.core.kv.pairs import Pairs
 from enginehouse.core.kv.rows import FAMILY, LINK, Holder, pack_key
 from enginehouse.core.kv.table import ID
@@ -85,8 +85,10 @@ class KvIndex(Pairs):
 
     def lookup(self, keys: Sequence[int]) -> dict[Holder, int]:
         """How many blocks of a prompt each holder has from its start; those that have none are left out."""
-        holders = self.holders
-        return {holders[number]: depth for mask, depth in longest(self.holding, keys) for number in members(mask)}
+        found: dict[Holder, int] = {}
+        for mask, depth in longest(self.holding, keys):
+            found |= dict.fromkeys(self.named(mask), depth)
+        return found
 
 
 def _is_ignored(holder: Holder, event: Stored) -> bool:

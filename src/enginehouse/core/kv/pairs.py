@@ -12,11 +12,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from enginehouse.core.kv.holders import NOBODY, HolderSets
+from enginehouse.core.kv.overlap import members
 from enginehouse.core.kv.rows import COPIES, DEEPEST, MOST_COPIES, NODE, REST, ROW, SET, Holder, pack_key
 from enginehouse.core.kv.table import ID, Table
 
 EVICT = 256
 """Pairs evicted at a time, so that looking for the largest holder costs little per pair."""
+NAMED = 256
+"""Masks whose holders are remembered."""
 _DUPLICATE_BYTES = 150
 """Of a dictionary entry with its key."""
 
@@ -37,6 +40,7 @@ class Pairs:
         self._sets = HolderSets()
         self.holders: dict[int, Holder] = {}
         self._alive = 0
+        self._named: dict[int, tuple[Holder, ...]] = {}
         self._spare_numbers: list[int] = []
         self._numbers = 0
         self._dead: deque[tuple[int, Table]] = deque()
@@ -121,6 +125,7 @@ class Pairs:
         assert self.pending == sum(table.count for _, table in self._dead)
         assert self.blocks + self.pending <= self.max_blocks
         assert self._alive == sum(holder.bit for holder in self.holders.values())
+        assert all(holder.bit & mask for mask, holders in self._named.items() for holder in holders)
         numbers = [*self.holders, *(number for number, _ in self._dead), *self._spare_numbers]
         assert sorted(numbers) == list(range(self._numbers))
 
@@ -133,6 +138,7 @@ class Pairs:
     def _retire(self, holder: Holder) -> None:
         del self.holders[holder.number]
         self._alive &= ~holder.bit
+        self._named.clear()
         self.blocks -= holder.blocks
         self.pending += holder.blocks
         self._dead.append((holder.number, holder.table))
@@ -144,6 +150,15 @@ class Pairs:
             return 0
         mask: int = self._sets.masks[SET.unpack_from(bucket, at + ID)[0]] & self._alive
         return mask
+
+    def named(self, mask: int) -> tuple[Holder, ...]:
+        """The living holders of a mask. The same few masks are asked for again and again."""
+        holders = self._named.get(mask)
+        if holders is None:
+            if len(self._named) >= NAMED:
+                self._named.clear()
+            holders = self._named[mask] = tuple(self.holders[number] for number in members(mask))
+        return holders
 
     def hold(
         self, holder: Holder, handles: Sequence[bytes], keys: Sequence[bytes], depth: int, family: int, one: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,23 +23,39 @@ class AnswerText:
 
     `tokens` counts every id that the engine generated, the one that ended the answer included, as engines do. With stop
     strings it counts up to the id that completed the stop, however many ids came with it. The first `min_tokens` are
-    never looked at for stops, as engines do it too.
+    never looked at for stops, as engines do it too. What an engine makes beyond `max_tokens` is not taken. One that made
+    just so many has not ignored the limit: its finish may come in a message of its own.
     """
 
-    __slots__ = ("_decoder", "_matcher", "_min_tokens", "tokens")
+    __slots__ = ("_decoder", "_matcher", "_max_tokens", "_min_tokens", "tokens")
 
-    def __init__(self, decoder: TextDecoder, matcher: StopMatcher | None = None, min_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        decoder: TextDecoder,
+        matcher: StopMatcher | None = None,
+        min_tokens: int = 0,
+        max_tokens: int = sys.maxsize,
+    ) -> None:
         self._decoder = decoder
         self._matcher = matcher or None  # one without stops has nothing to do
         self._min_tokens = min_tokens
+        self._max_tokens = max_tokens
         self.tokens = 0
 
-    def push(self, token_ids: Sequence[int], finish: Finish | None = None) -> tuple[str, bool]:
-        """(text that is certain now, whether a stop string ended the answer).
+    def push(self, token_ids: Sequence[int], finish: Finish | None = None) -> tuple[str, Finish | None]:
+        """(text that is certain now, how we end the answer: at a stop string, or where an engine exceeds its limit).
 
         With `finish` everything that was held comes out. Finish.STOP means that the last id ended the answer: it never
-        gives text, also when special tokens are shown. After `True`, or after a finish, push no more.
+        gives text, also when special tokens are shown. After an end of ours, or a finish, push no more.
         """
+        over = self.tokens + len(token_ids) > self._max_tokens
+        if over:
+            token_ids, finish = token_ids[: self._max_tokens - self.tokens], Finish.LENGTH
+        text, stopped = self._push(token_ids, finish)
+        return text, Finish.STOP if stopped else Finish.LENGTH if over else None
+
+    def _push(self, token_ids: Sequence[int], finish: Finish | None) -> tuple[str, bool]:
+        """(text, whether a stop string ended the answer)."""
         if self._matcher is not None:
             return self._push_matching(self._matcher, token_ids, finish)
         self.tokens += len(token_ids)

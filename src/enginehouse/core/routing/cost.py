@@ -1,4 +1,4 @@
-"""What a request costs on each rank, and which of the costs to take. The unit is one token to prefill.
+"""What a request costs on each rank, and which cost to take. The unit is one token that waits for prefill there.
 
 cost = prefill weight x tokens of the prompt that the rank does not hold
      + queue weight x tokens that it still has to prefill for requests in flight
@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from enginehouse.core.routing.candidate import Candidate, Prompt
 from enginehouse.core.routing.settings import RoutingSettings
 
-NEAR = 1 / 32
+NEAR = 1 / 64
 """Costs that differ by less than this share of the prompt's tokens count as equal: what we know is not more exact, and
 the random choice among them keeps frontends that know the same from all choosing the same."""
 

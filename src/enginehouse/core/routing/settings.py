@@ -26,15 +26,18 @@ class RoutingSettings:
     affinity_load_factor: float = 1.25
     """A session's rank is overloaded when it has this many times the mean number of requests in flight, and one more:
     then the policy decides."""
-    kv_prefill_weight: float = 1.0
-    """Policy `kv`: cost of a token of the prompt that the engine has to compute because its cache does not hold it."""
+    kv_prefill_weight: float = 2.5
+    """Policy `kv`: cost of a token of the prompt that the engine has to compute because its cache does not hold it.
+    More than one that waits in its queue: all who come later wait for it too, and where another engine has it already,
+    a second copy takes the room of something else."""
     kv_queue_weight: float = 1.0
-    """Policy `kv`: cost of a prompt token that the engine still has to compute for requests sent there before."""
+    """Policy `kv`: cost of a prompt token that the engine still has to compute for requests sent there before: the unit
+    of all costs, as long as it is 1."""
     kv_decode_weight: float = 0.05
     """Policy `kv`: cost of a prompt token of any request in flight there, which slows each step of the engine."""
     kv_wait_weight: float = 50000.0
     """Policy `kv`: the tokens that an engine prefills in the time that one answer takes. A rank with all the requests
     or tokens that it can work on costs this much for each time that its whole work has to end before this request."""
     kv_temperature: float = 0.0
-    """Policy `kv`: 0 takes the cheapest, at random among those within 1/32 of the prompt's tokens of it. Above 0 all
+    """Policy `kv`: 0 takes the cheapest, at random among those within 1/64 of the prompt's tokens of it. Above 0 all
     may be chosen: a rank that costs this share of the prompt's tokens more is chosen 1/e times as often."""

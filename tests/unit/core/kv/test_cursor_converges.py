@@ -79,17 +79,19 @@ CHANGES = st.lists(
     st.tuples(st.sampled_from(["store", "store", "remove", "remove", "clear"]), st.sampled_from(BLOCKS)), max_size=4
 )
 
-FATES = st.sampled_from(["sent"] * 7 + ["lost", "lost", "twice", "not encoded", "unreadable"])
+FATES = st.sampled_from(["sent"] * 6 + ["lost"] * 3 + ["twice", "not encoded", "unreadable"])
 
 
 class World(RuleBasedStateMachine):
     """Publisher, network, adapter, inbox, shell and view of one rank."""
 
-    @initialize(can_replay=st.booleans(), early=st.lists(CHANGES, max_size=4), up=st.booleans())
-    def start(self, can_replay: bool, early: list[list[Change]], up: bool) -> None:
+    can_replay = True
+
+    @initialize(early=st.lists(CHANGES, max_size=4), up=st.sampled_from([True, True, False]))
+    def start(self, early: list[list[Change]], up: bool) -> None:
         self.now = 0.0
         self.publishers = [Publisher(0)]
-        self.state = cursor.CursorState(can_replay=can_replay)
+        self.state = cursor.CursorState(can_replay=self.can_replay)
         self.connected = False
         self.wire: deque[Batch] = deque()
         self.request: int | None = None
@@ -170,7 +172,7 @@ class World(RuleBasedStateMachine):
 
     # The world.
 
-    @rule(batches=st.lists(st.tuples(CHANGES, FATES, st.booleans()), min_size=1, max_size=6))
+    @rule(batches=st.lists(st.tuples(CHANGES, FATES, st.booleans()), min_size=3, max_size=8))
     def work(self, batches: list[tuple[list[Change], str, bool]]) -> None:
         """The engine works for a while."""
         for changes, fate, quick in batches:
@@ -359,5 +361,12 @@ class World(RuleBasedStateMachine):
                 return
 
 
-World.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+class LiveOnly(World):
+    """The engine has no replay."""
+
+    can_replay = False
+
+
+World.TestCase.settings = LiveOnly.TestCase.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
 TestConverges = World.TestCase
+TestConvergesWithoutReplay = LiveOnly.TestCase

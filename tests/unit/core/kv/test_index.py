@@ -243,6 +243,19 @@ def test_k2_a_new_holder_never_inherits(index: KvIndex) -> None:
     assert index.memory <= KvIndex(1).memory + 5 * 200
 
 
+def test_k2_who_was_found_before_is_not_found_under_a_number_used_again(index: KvIndex) -> None:
+    first = index.join()
+    index.store(first, stored())
+    assert found(index) == {first: 10}
+    index.leave(first)
+    while index.sweep(100):
+        pass
+    second = index.join()
+    assert second.number == 0
+    index.store(second, stored())
+    assert found(index) == {second: 10}
+
+
 def test_numbers_are_used_again_once_swept(index: KvIndex) -> None:
     for _ in range(50):
         holder = index.join()

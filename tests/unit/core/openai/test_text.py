@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,54 +37,82 @@ def ids(text: str) -> list[int]:
 
 def test_text_comes_out_as_it_becomes_certain_and_every_id_counts() -> None:
     answer = AnswerText(Letters())
-    assert answer.push(ids("ab")) == ("ab", False)
-    assert answer.push([-1]) == ("", False)
-    assert answer.push(ids("x")) == ("*", False)
-    assert answer.push([-1], Finish.LENGTH) == ("?", False)
+    assert answer.push(ids("ab")) == ("ab", None)
+    assert answer.push([-1]) == ("", None)
+    assert answer.push(ids("x")) == ("*", None)
+    assert answer.push([-1], Finish.LENGTH) == ("?", None)
     assert answer.tokens == 5
 
 
 def test_o3_the_id_that_ended_the_answer_counts_and_gives_no_text() -> None:
     for matcher in (None, StopMatcher(()), StopMatcher(("zzz",))):
         answer = AnswerText(Letters(), matcher)
-        assert answer.push(ids("ab#"), Finish.STOP) == ("ab", False)
+        assert answer.push(ids("ab#"), Finish.STOP) == ("ab", None)
         assert answer.tokens == 3
 
 
 def test_g6_ids_that_come_with_the_finish_are_text() -> None:
     for matcher in (None, StopMatcher(("zzz",))):
         answer = AnswerText(Letters(), matcher)
-        assert answer.push(ids("abcd"), Finish.LENGTH) == ("abcd", False)
-        assert answer.push([], Finish.LENGTH) == ("", False)
+        assert answer.push(ids("abcd"), Finish.LENGTH) == ("abcd", None)
+        assert answer.push([], Finish.LENGTH) == ("", None)
         assert answer.tokens == 4
 
 
 def test_o3_a_stop_ends_the_text_and_the_count() -> None:
     answer = AnswerText(Letters(), StopMatcher(("bcd",)))
-    assert answer.push(ids("ab")) == ("a", False)
-    assert answer.push(ids("cdefg")) == ("", True)
+    assert answer.push(ids("ab")) == ("a", None)
+    assert answer.push(ids("cdefg")) == ("", Finish.STOP)
     assert answer.tokens == 4
+
+
+@pytest.mark.parametrize("stops", [(), ("zzz",)])
+def test_what_an_engine_makes_beyond_max_tokens_is_not_taken(stops: tuple[str, ...]) -> None:
+    """Just so many are no offence: the finish may come in a message of its own."""
+
+    def new() -> AnswerText:
+        return AnswerText(Letters(), StopMatcher(stops), max_tokens=3)
+
+    answer = new()
+    assert answer.push(ids("abc")) == ("abc", None)
+    assert answer.push([], Finish.STOP) == ("", None)
+    for finish in (None, *Finish):
+        answer = new()
+        assert answer.push([97, -1]) == ("a", None)
+        assert answer.push([*ids("xyz")] * 1000, finish) == ("*", Finish.LENGTH)
+        assert answer.tokens == 3
+    answer = new()
+    assert answer.push([97, 98, -1]) == ("ab", None)
+    assert answer.push(ids("c")) == ("?", Finish.LENGTH)
+    assert answer.tokens == 3
+
+
+def test_a_stop_string_within_max_tokens_is_a_stop() -> None:
+    answer = AnswerText(Letters(), StopMatcher(("bc",)), max_tokens=3)
+    assert answer.push(ids("abcdef")) == ("a", Finish.STOP)
+    answer = AnswerText(Letters(), StopMatcher(("cd",)), max_tokens=3)
+    assert answer.push(ids("abcdef")) == ("abc", Finish.LENGTH)
 
 
 def test_o3_what_was_held_comes_out_at_the_end() -> None:
     answer = AnswerText(Letters(), StopMatcher(("bcd",)))
-    assert answer.push(ids("abc")) == ("a", False)
-    assert answer.push([], Finish.LENGTH) == ("bc", False)
+    assert answer.push(ids("abc")) == ("a", None)
+    assert answer.push([], Finish.LENGTH) == ("bc", None)
 
 
 def test_o3_a_stop_in_the_last_held_character_is_found() -> None:
     answer = AnswerText(Letters(), StopMatcher(("a?",)))
-    assert answer.push(ids("xa")) == ("x", False)
-    assert answer.push([-1], Finish.LENGTH) == ("", True)
+    assert answer.push(ids("xa")) == ("x", None)
+    assert answer.push([-1], Finish.LENGTH) == ("", Finish.STOP)
 
 
 def test_o3_the_first_min_tokens_are_not_looked_at_for_stops() -> None:
     for deltas in (["abab"], ["a", "b", "a", "b"]):
         answer = AnswerText(Letters(), StopMatcher(("ab",)), min_tokens=2)
-        assert [answer.push(ids(delta)) for delta in deltas][-1][1] is True
+        assert [answer.push(ids(delta)) for delta in deltas][-1][1] is Finish.STOP
         assert answer.tokens == 4
     answer = AnswerText(Letters(), StopMatcher(("ab",)), min_tokens=1)
-    assert answer.push(ids("abx")) == ("abx", False)  # it began too early
+    assert answer.push(ids("abx")) == ("abx", None)  # it began too early
 
 
 @given(st.lists(st.lists(st.sampled_from([97, 98, -1]), max_size=4), max_size=5), st.sampled_from(list(Finish)))
@@ -92,9 +121,9 @@ def test_streamed_equals_whole_however_the_ids_arrive(deltas: list[list[int]], f
         answer = AnswerText(Letters(), StopMatcher(("ab", "b*")))
         out = ""
         for at, part in enumerate(parts):
-            text, stopped = answer.push(part, finish if at == len(parts) - 1 else None)
+            text, ended = answer.push(part, finish if at == len(parts) - 1 else None)
             out += text
-            if stopped:
+            if ended:
                 return out, True, answer.tokens
         return out, False, answer.tokens
 
