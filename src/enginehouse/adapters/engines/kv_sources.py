@@ -83,9 +83,12 @@ def _tcp(host: str, port: int) -> str:
 
 
 def host_of(text: str) -> str | None:
-    """The host of `host:port`, of a URL, or of a host alone, without brackets; None where there is none."""
+    """The host of `host:port`, of a URL, or of a host alone, without brackets; None where none can be told."""
+    bare = text if "://" in text else f"//{text}"
+    if "[" not in bare and bare.partition("//")[2].count(":") > 1:
+        return None  # an IPv6 address whose last part may be a port
     try:
-        return urlsplit(text if "://" in text else f"//{text}").hostname
+        return urlsplit(bare).hostname
     except ValueError:
         return None
 

@@ -13,7 +13,7 @@ from typing import Any
 from enginehouse._proto.sglang_runtime_v1_pb2 import ModelCard
 from enginehouse.adapters.engines.kv_sources import address, host_of, is_local, reachable
 from enginehouse.adapters.engines.ranks import sound_ranks
-from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role
+from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role, is_host
 from enginehouse.domain.errors import ProbeFailed
 
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE, "null": Role.AGGREGATED, None: Role.AGGREGATED}
@@ -88,7 +88,7 @@ def _bootstrap_host(server: Mapping[str, Any]) -> str | None:
     SGLang's bootstrap server runs there. An engine on one node is best met where it is dialled.
     """
     host = host_of(_text(server.get("dist_init_addr")) or "")
-    return host if host and not is_local(host) else None
+    return host if host and is_host(host) and not is_local(host) else None
 
 
 def _port(value: object) -> int | None:

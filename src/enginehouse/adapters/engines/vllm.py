@@ -112,6 +112,9 @@ class VllmProtocol:
             eos_token_ids=tuple(model.eos_token_ids),
             default_sampling=dict(self._defaults),
             reasoning_parser=server.engine_reasoning_parser or None,
+            # One that only combines others is no name of what carries the caches.
+            transfer_backend=None if server.kv_connector == "MultiConnector" else server.kv_connector or None,
+            kv_dtype=None if server.kv_cache_dtype == "auto" else server.kv_cache_dtype or None,
         )
 
     async def _server_info(self) -> pb.GetServerInfoResponse:
