@@ -19,8 +19,13 @@ from enginehouse.testing.kv import FakePublisher, FakeSubscription
 
 def fake_info(model: str = "m", **fields: object) -> EngineInfo:
     """Information as an engine gives it; name only what the test is about."""
-    values: dict[str, object] = {"context_length": 4096, "block_size": 16, "tokenizer_digest": "d" * 64}
-    return EngineInfo(protocol=ProtocolName.VLLM, model=model, **(values | fields))  # type: ignore[arg-type]
+    values: dict[str, object] = {
+        "protocol": ProtocolName.VLLM,
+        "context_length": 4096,
+        "block_size": 16,
+        "tokenizer_digest": "d" * 64,
+    }
+    return EngineInfo(model=model, **(values | fields))  # type: ignore[arg-type]
 
 
 @dataclass(eq=False)
