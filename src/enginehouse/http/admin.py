@@ -136,17 +136,25 @@ class Admin:
             "load": loads,
             "url": engine.url,
             "role": engine.role,
+            "group": engine.group,
+            "meets_at": None if engine.meeting_point is None else _authority(*engine.meeting_point),
             "feeds": engine.feeds,
             "pod": None if engine.pod is None else msgspec.to_builtins(engine.pod),
             "protocol": None if info is None else info.protocol,
             "model": None if info is None else info.model,
             "context_length": None if info is None else info.context_length,
             "block_size": None if info is None else info.block_size,
+            "transfer_backend": None if info is None else info.transfer_backend,
+            "kv_dtype": None if info is None else info.kv_dtype,
             "ranks": None if info is None else info.ranks,
             "instance": None if info is None else info.instance_id,
             "version": None if info is None else info.version,
             "kv": None if kv is None else kv_page.of_engine(kv, engine.engine_id, engine.incarnation),
         }
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _feed(feed: FeedView) -> dict[str, Any]:

@@ -109,6 +109,10 @@ class EngineView:
     """DRAINING: seconds until its streams are cut."""
     streams: int
     """In flight."""
+    group: str | None = None
+    """Only engines of the same one are paired."""
+    meeting_point: tuple[str, int] | None = None
+    """Where decode engines meet a prefill engine of SGLang."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -447,6 +447,8 @@ def test_a_member_says_where_it_is_met_and_with_whom_it_works() -> None:
         assert decode.meeting_point is None
         assert prefill.pairing == Pairing("sglang", "nixl", None, 16, "blue")
         assert decode.pairing == prefill.pairing._replace(group=None)
+        views = {view.engine_id: (view.group, view.meeting_point) for view in world.fleet.view().engines}
+        assert views == {"e1": ("blue", ("head", 8998)), "e2": (None, None)}
 
     play(scene)
 
