@@ -44,7 +44,7 @@ class KubeSettings:
     the order of their gRPC ports. It comes before what the engine says."""
     bootstrap_host_annotation: str = "enginehouse.dev/bootstrap-host"
     """Annotation that holds the host where decode engines meet a pod's prefill engine of SGLang, where that is neither
-    what the engine says (`--dist-init-addr`) nor the pod's address."""
+    what the engine says (`dist_init_addr`) nor the pod's address."""
     role_label: str = "enginehouse.dev/role"
     """Label that holds the role of a pod's engines: `prefill`, `decode` or `aggregated`. For engines that cannot report
     it (vLLM), or pods of both kinds under one selector. A pod whose selector or engine says otherwise is refused."""
