@@ -106,7 +106,7 @@ def _together(settings: Settings) -> Iterator[str]:
         factor = settings.routing.affinity_load_factor
         yield f"--affinity-load-factor: {factor:g} is too small; below 1 even an even load is too much"
     if (timeout := settings.handover.handover_timeout) >= ENGINES_GIVE_UP:
-        yield f"--handover-timeout: {timeout:g} is too large; engines give up after {ENGINES_GIVE_UP:g}"
+        yield f"--handover-timeout: {timeout:g} is too large; below the {ENGINES_GIVE_UP:g} s of the engines is right"
     if chosen.pods is not None and chosen.pods == chosen.prefill_pods:
         yield f"--prefill-pods: {chosen.pods!r} is also --pods; a pod cannot be in both pools"
 
@@ -213,11 +213,12 @@ def moot(settings: Settings) -> Iterator[str]:
             value = getattr(value, name)
         if value == row.default:
             continue
-        if row.field.startswith("kv_") or "kv_events" in row.path:
+        apart = "handover" in row.path or row.field == "kv_transfer_weight"
+        if apart and settings.fleet.topology == "aggregated":
+            yield f"{row.flag} changes nothing: it is for prefill and decode apart, and --topology is aggregated"
+        elif row.field.startswith("kv_") or "kv_events" in row.path:
             if routing.policy != "kv":
                 yield f"{row.flag} changes nothing: it is for --policy kv, and the policy is {routing.policy}"
-        elif "handover" in row.path and settings.fleet.topology == "aggregated":
-            yield f"{row.flag} changes nothing: it is for prefill and decode apart, and --topology is aggregated"
         elif row.field == "prefill_wait" and settings.handover.prefill_missing != "wait":
             missing = settings.handover.prefill_missing
             yield f"{row.flag} changes nothing: it is for --prefill-missing wait, and that is {missing}"
