@@ -18,7 +18,17 @@ from enginehouse.domain.errors import EngineRejected, HandoverFailed
 from enginehouse.domain.handover import Fetch, Handover, Keep, Rendezvous
 from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Finish
-from tests.contract.engine_peers import RANKS, SGLANG, SGLANG_INCREMENTAL, SGLANG_OLD, VLLM_NATIVE, Kind, Server, serve
+from tests.contract.engine_peers import (
+    RANKS,
+    SGLANG,
+    SGLANG_INCREMENTAL,
+    SGLANG_OLD,
+    VLLM_CPU,
+    VLLM_NATIVE,
+    Kind,
+    Server,
+    serve,
+)
 from tests.contract.test_engines import Heard, connector, whole
 from tests.support import free_port
 
@@ -251,3 +261,24 @@ def test_p2_vllm_a_client_error_of_the_prefill_leg_is_the_clients(vllm: Pair) ->
         assert isinstance(await whole(heard), EngineRejected)
 
     with_pair(vllm, test)
+
+
+@pytest.fixture(scope="module", params=[VLLM_CPU.param()])
+def lonely(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A real engine without a KV connector, as both halves."""
+    with serve(request.param, tmp_path_factory.mktemp("vllm-cpu")) as server:
+        yield Pair(server, server, 0)
+
+
+def test_a_real_engine_without_a_connector_takes_both_legs_and_keeps_nothing(lonely: Pair) -> None:
+    async def test(legs: Legs) -> None:
+        kept, _ = legs.send(legs.prefill, Keep(), prefill_only=True)
+        assert isinstance(await whole(kept), HandoverFailed)
+        params = b'{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1]],"remote_port":5600}'
+        fetched, _ = legs.send(legs.decode, Fetch(params))
+        assert await whole(fetched) is None
+        assert len(fetched.ids) == 12
+        bad, _ = legs.send(legs.decode, Fetch(b"{no json"))
+        assert isinstance(await whole(bad), EngineRejected)
+
+    with_pair(lonely, test)

@@ -170,6 +170,9 @@ def test_a_prefill_leg_ends_with_what_it_kept() -> None:
     told = heard(Keep(), complete('{"a": 1}'))
     assert told.ends == [None]
     assert told.deltas == [Delta([7], Finish.LENGTH, 2, 0, b'{"a": 1}')]
+    told = heard(Keep(), begun(), complete('{"a": 1}'))
+    assert told.ends == [None]
+    assert told.deltas == [Delta([7], None, 2, 0), Delta((), Finish.LENGTH, 2, 0, b'{"a": 1}')]
 
 
 @pytest.mark.parametrize("handover", [None, Fetch(b"{}")])
@@ -186,9 +189,7 @@ def test_p7_a_decode_leg_that_fails_before_its_first_token_is_a_failed_handover(
 
 
 def test_later_and_other_failures_of_a_decode_leg_are_what_they_are() -> None:
-    chunk = vllm.GenerateStreamChunk(token_ids=[7], prompt_tokens=2)
-    begun = vllm.GenerateResponse(chunk=chunk).SerializeToString()
-    assert type(heard(Fetch(b"{}"), begun, complete(None, "error")).error) is EngineFailed
+    assert type(heard(Fetch(b"{}"), begun(), complete(None, "error")).error) is EngineFailed
     for status, kind in (("UNAVAILABLE", EngineUnavailable), ("INVALID_ARGUMENT", EngineRejected)):
         assert type(heard(Fetch(b"{}"), status_error(status)).error) is kind
     assert type(heard(Fetch(b"{}"), b"\xff").error) is EngineBroken
@@ -243,6 +244,11 @@ def decode(kind: type[EngineProtocol], message: bytes) -> Delta:
     return delta
 
 
+def begun() -> bytes:
+    chunk = vllm.GenerateStreamChunk(token_ids=[7], prompt_tokens=2)
+    return vllm.GenerateResponse(chunk=chunk).SerializeToString()
+
+
 def complete(kept: str | None, reason: str = "length") -> bytes:
     ids = [7] if reason == "length" else []
     made = vllm.GenerateComplete(output_ids=ids, finish_reason=reason, prompt_tokens=2, kv_transfer_params_json=kept)
@@ -262,6 +268,8 @@ def heard(handover: Handover | None, *sent: bytes | LinkError) -> Told:
 
     async def test(engine: Engine, link: FakeLink) -> None:
         engine.generate(EngineRequest("0" * 32, [1, 2], 4, handover=handover, prefill_only=handover == Keep()), told)
+        asked = vllm.GenerateRequest.FromString(link.calls[-1].message)
+        assert asked.sampling_params.max_tokens == (1 if handover == Keep() else 4)
         for message in sent:
             if isinstance(message, LinkError):
                 link.calls[-1].sink.on_end(message)
