@@ -180,6 +180,8 @@ class VllmNativeProtocol:
 
 
 def _transfer(handover: Handover) -> bytes:
+    """Numbers in a Struct are doubles: from 0.33 on vLLM makes whole ones integers again, and one beyond 2**53 was
+    rounded by the engine that wrote it."""
     match handover:
         case Keep():
             return KEEP_STRUCT

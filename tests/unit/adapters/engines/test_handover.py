@@ -199,7 +199,9 @@ def test_later_and_other_failures_of_a_decode_leg_are_what_they_are() -> None:
 FAILURES = [
     "Prefill bootstrap failed for request rank=0 req.rid='r' req.bootstrap_room=5 with exception no peer",
     "Decode handshake failed for request rank=0 decode_req.req.rid='r'",
-    "Decode transfer failed for request rank=0: KVTransferError(bootstrap_room=5): it might be dead",
+    "Decode transfer failed for request rank=0 decode_req.req.rid='r'",
+    "KVTransferError: it might be dead",
+    "Bootstrap timed out",
     "Invalid request: Disaggregated request received without bootstrap room id. req.rid='r'",
 ]
 
