@@ -181,6 +181,13 @@ class HandoverFailed(EngineFailed):
     default_code = "handover_failed"
 
 
+class HandoverTimeout(HandoverFailed):
+    """Nothing was heard of the decode engine in the time that a hand-over may take."""
+
+    status = 504
+    default_code = "handover_timeout"
+
+
 class EngineRejected(EngineError):
     """It says the request itself is wrong: no other engine would take it either."""
 

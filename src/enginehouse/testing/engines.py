@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineError, EngineUnavailable, ProbeFailed
+from enginehouse.domain.handover import Keep
 from enginehouse.domain.request import EngineRequest
 from enginehouse.domain.stream import Delta, Finish
 from enginehouse.ports import DeltaSink, EngineLoad, KvSink, KvSubscription
@@ -177,9 +178,13 @@ class FakeCall:
         self.cancelled = False
 
     def deliver(self, token_ids: list[int], finish: Finish | None = None, cached: int | None = None) -> None:
-        """News for the sink; with `finish` also the end. cached: prompt tokens that were in the engine's cache."""
+        """News for the sink; with `finish` also the end, and with that what was asked to be kept.
+
+        cached: prompt tokens that were in the engine's cache.
+        """
         if not self.over:
-            self.sink.on_delta(Delta(token_ids, finish, cached_tokens=cached))
+            kept = b"kept" if finish is not None and isinstance(self.request.handover, Keep) else None
+            self.sink.on_delta(Delta(token_ids, finish, cached_tokens=cached, kept=kept))
             if finish is not None:
                 self.end(None)
 

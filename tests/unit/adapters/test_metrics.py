@@ -15,6 +15,7 @@ from enginehouse.core.kv.view import Heard, KvView, Policy
 from enginehouse.domain.feed import FeedStatus
 from enginehouse.domain.kv import Trust
 from enginehouse.service.membership import Counters, EngineView, FeedView, FleetView, State, Topology
+from enginehouse.service.pair_counts import PairCounts
 from tests.unit.kv_views import known, rank_view
 
 
@@ -74,14 +75,18 @@ class FakeFleet:
 
 
 def make(
-    view: FleetView | None = None, counters: Counters | None = None, ready: bool = True, kv: KvView | None = None
+    view: FleetView | None = None,
+    counters: Counters | None = None,
+    ready: bool = True,
+    kv: KvView | None = None,
+    pairs: PairCounts | None = None,
 ) -> Metrics:
     seen = None if kv is None else lambda: kv
-    return Metrics(FakeFleet(view or fleet(), counters), ready=lambda: ready, kv=seen, process=False)
+    return Metrics(FakeFleet(view or fleet(), counters), ready=lambda: ready, kv=seen, pairs=pairs, process=False)
 
 
 def test_what_is_exposed_is_the_table_and_nothing_else() -> None:
-    body, _ = make(fleet(engine("a")), kv=known(rank_view("a"))).render()
+    body, _ = make(fleet(engine("a")), kv=known(rank_view("a")), pairs=PairCounts()).render()
     found = {(family.name, family.type) for family in text_string_to_metric_families(body.decode())}
     assert found == {(row.name, row.kind) for row in TABLE}
     body, _ = make(fleet(engine("a"))).render()
@@ -357,3 +362,41 @@ def test_k2_of_two_incarnations_of_one_name_the_newer_is_shown() -> None:
     view = fleet(engine("a", State.DRAINING), engine("a", incarnation=2))
     metrics = make(view, kv=known(rank_view("a", incarnation=2, blocks=3), rank_view("a", blocks=900)))
     assert value(metrics, "enginehouse_kv_blocks", engine="a", rank="0") == 3
+
+
+def test_legs_of_pairs_are_timed_and_their_failures_told_apart() -> None:
+    metrics = make()
+    meter = metrics.requests.begin("/v1/completions")
+    meter.leg("prefill", 0.3)
+    meter.leg("handover", 0.002)
+    meter.leg("decode", 4.0)
+    meter.leg_failed("prefill", "engine_failed")
+    meter.leg_failed("handover", "handover_failed")
+    meter.leg_failed("handover", "handover_failed")
+    meter.end(200)
+    meter.leg("decode", 4.0)
+    meter.leg_failed("decode", "engine_failed")
+    for leg, seconds in (("prefill", 0.3), ("handover", 0.002), ("decode", 4.0)):
+        assert value(metrics, f"enginehouse_{leg}_seconds_count") == 1
+        assert value(metrics, f"enginehouse_{leg}_seconds_sum") == pytest.approx(seconds)
+    failures = {key: count for key, count in samples(metrics).items() if key[0] == "enginehouse_leg_failures_total"}
+    assert {
+        (labels["leg"], labels["code"]): count for (_, pairs), count in failures.items() if (labels := dict(pairs))
+    } == {
+        ("prefill", "engine_failed"): 1,
+        ("handover", "handover_failed"): 2,
+    }
+
+
+def test_pairs_are_shown_by_engine_while_the_engine_is_known() -> None:
+    pairs = PairCounts()
+    pairs.begin(("a", 1), ("b", 1))
+    pairs.begin(("a", 2), ("c", 1))
+    pairs.released, pairs.stranded, pairs.waiting = 3, 1, 2
+    metrics = make(fleet(engine("a"), engine("a", incarnation=2), engine("b")), pairs=pairs)
+    assert value(metrics, "enginehouse_engine_pairs", engine="a") == 2
+    assert value(metrics, "enginehouse_engine_pairs", engine="b") == 1
+    assert ("enginehouse_engine_pairs", frozenset({("engine", "c")})) not in samples(metrics)
+    assert value(metrics, "enginehouse_kept_caches_total", outcome="released") == 3
+    assert value(metrics, "enginehouse_kept_caches_total", outcome="stranded") == 1
+    assert value(metrics, "enginehouse_handovers_waiting") == 2

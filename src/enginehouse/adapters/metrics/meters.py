@@ -14,9 +14,11 @@ from enginehouse.adapters.metrics.table import (
     BETWEEN_TOKENS_SECONDS,
     ENDPOINTS,
     FIRST_TOKEN_SECONDS,
+    HANDOVER_SECONDS,
     PROMPT_TOKENS,
     REQUEST_SECONDS,
 )
+from enginehouse.ports import LegName
 
 CLIENT_GONE = 499
 
@@ -42,6 +44,12 @@ class RequestCounts:
         self.retries = Codes()
         self.cuts = Codes()
         self.disconnects = 0
+        self.legs: dict[LegName, Buckets] = {
+            "prefill": Buckets(FIRST_TOKEN_SECONDS),
+            "handover": Buckets(HANDOVER_SECONDS),
+            "decode": Buckets(REQUEST_SECONDS),
+        }
+        self.leg_failures: dict[tuple[str, ...], int] = {}
 
     def begin(self, endpoint: str) -> Meter:
         """A request arrived on this path."""
@@ -98,6 +106,17 @@ class Meter:
     def retried(self, code: str) -> None:
         if self._open:
             self._counts.retries.add(code)
+
+    def leg(self, leg: LegName, seconds: float) -> None:
+        if self._open:
+            self._counts.legs[leg].observe(seconds)
+
+    def leg_failed(self, leg: LegName, code: str) -> None:
+        if self._open:
+            counts = self._counts
+            label = counts.codes.bounded(code)
+            counts.codes.add(label)
+            counts.leg_failures[leg, label] = counts.leg_failures.get((leg, label), 0) + 1
 
     def end(self, status: int, code: str | None = None, *, cut: bool = False) -> None:
         if not self._open:
