@@ -237,7 +237,13 @@ def test_the_annotations_for_the_meeting_point_have_configurable_names() -> None
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [({}, {MET: "5"}), ({MET: "5"}, {MET: "6"}), ({MET: "5"}, {MET: "5", MET_AT: "h"})]
+    ("before", "after"),
+    [
+        ({}, {MET: "5"}),
+        ({}, {MET_AT: "h"}),
+        ({MET: "5"}, {MET: "6"}),
+        ({MET: "5"}, {MET: "5", MET_AT: "h"}),
+    ],
 )
 def test_a_changed_meeting_point_is_another_generation(before: dict[str, str], after: dict[str, str]) -> None:
     first, second = only(pod(annotations=before)), only(pod(annotations=after))

@@ -117,6 +117,7 @@ def test_roles(mode: str | None, role: Role) -> None:
         ("[::]:5000", None),
         (":5000", None),
         ("[fd00::", None),
+        ("a b:5000", None),
         ("", None),
         (None, None),
         (7, None),
