@@ -220,6 +220,8 @@ async def serve(settings: MockSettings) -> None:
         if engine.kv_events_endpoints:
             replay = f", replayed on {engine.kv_replay_endpoints[0]}" if engine.kv_replay_endpoints else ""
             print(f"mock KV events of rank 0 on {engine.kv_events_endpoints[0]}{replay}", flush=True)
+        if engine.handover_port:
+            print(f"mock KV caches are passed on at port {engine.handover_port}", flush=True)
         print(f"mock {settings.protocol} engine of model {settings.model} on {engine.url}", flush=True)
         await stopping
     starting.cancel()

@@ -31,6 +31,8 @@ class Desk:
         self._door = Door(self._rooms.visit if self._sglang else self.leases.visit)
         self._legs: dict[Answer, asyncio.Task[None]] = {}
         self._computed: dict[Answer, asyncio.Future[None]] = {}
+        self._closed = False
+        """Stopped or dead: what happens to its legs now is no news."""
 
     @property
     def faults(self) -> Faults:
@@ -65,6 +67,7 @@ class Desk:
 
     def close(self) -> None:
         """Meet nobody any more."""
+        self._closed = True
         self._door.close()
         self.leases.close()
         for leg in self._legs.values():
@@ -109,11 +112,12 @@ class Desk:
         """Wait until something about the engine changes, faults among it."""
         await self.engine.next_change()
 
-    def met(self, answer: Answer) -> None:
+    async def met(self, answer: Answer) -> None:
         """The two legs of a request have found each other."""
         self.journal.write("met", rid=answer.job.rid)
         if self.faults.handover_dies:
             self.engine.die()
+            await asyncio.get_running_loop().create_future()  # the dead do nothing more
 
     def release(self, answer: Answer, cached: int | None = None) -> None:
         """Work on a request that waited; cached: its prompt's cache has come."""
@@ -143,11 +147,11 @@ class Desk:
 
     def fail(self, answer: Answer, text: str) -> None:
         """The hand-over of a request has failed."""
-        if answer.end is None:
+        if answer.end is None and not self._closed:
             self.journal.write("leg_failed", rid=answer.job.rid, text=text)
             self._act(answer, lambda: self.engine.simulator.fail(answer, text))
 
     def _act(self, answer: Answer, what: Callable[[], None]) -> None:
-        if answer.end is None:
+        if answer.end is None and not self._closed:
             what()
             self.engine.acted(answer)

@@ -88,8 +88,8 @@ class Leases:
             say(writer, passed=False)
         else:
             lease.end.cancel()
-            desk.met(lease.answer)
             say(writer, met=True)
+            await desk.met(lease.answer)
             await desk.transfer(lease.answer)
             say(writer, passed=not desk.faults.handover_fails)
             desk.journal.write("lease_released", rid=lease.answer.job.rid)
@@ -121,7 +121,7 @@ class Leases:
             say(writer, **asked, prompt=answer.seed)
             line = await hear(reader)
             if line is not None and "met" in line:
-                self._desk.met(answer)
+                await self._desk.met(answer)
                 line = await hear(reader)
             return line is not None and bool(line["passed"])
         finally:

@@ -96,8 +96,8 @@ class Rooms:
         finally:
             del self._rooms[number]
         try:
-            desk.met(answer)
             say(visitor.writer, met=True)
+            await desk.met(answer)
             desk.release(answer)
             await desk.computed(answer)
             await desk.transfer(answer)
@@ -122,7 +122,7 @@ class Rooms:
             desk.fail(answer, _text("Decode handshake failed", answer, leg.room))
             return
         try:
-            desk.met(answer)
+            await desk.met(answer)
             line = await hear(reader)
             if line is None or not line["passed"] or desk.faults.handover_fails:
                 desk.fail(answer, _text("Decode transfer failed", answer, leg.room))
