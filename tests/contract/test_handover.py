@@ -1,4 +1,4 @@
-"""Both legs of a hand-over as our adapters send them, between real servers in both roles."""
+"""Both legs of a hand-over as our adapters send them, between real servers and between our mock's, in both roles."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from enginehouse.domain.handover import Fetch, Handover, Keep, Rendezvous
 from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Finish
 from tests.contract.engine_peers import (
+    MOCK_NATIVE,
+    MOCK_SGLANG,
+    MOCK_VLLM,
     RANKS,
     SGLANG,
     SGLANG_INCREMENTAL,
@@ -35,6 +38,9 @@ from tests.support import free_port
 ASKED = Sampling(
     temperature=0.5, top_p=0.75, seed=7, ignore_eos=True, min_tokens=3, stop_token_ids=(7998, 7999), top_k=40
 )
+
+
+VLLM = (MOCK_VLLM, MOCK_NATIVE, VLLM_NATIVE)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,11 @@ class Legs:
         return heard, name
 
 
+def too_long(engine: Engine) -> list[int]:
+    assert engine.info.context_length is not None
+    return [300] * (engine.info.context_length + 1)
+
+
 def with_pair(pair: Pair, test: Callable[[Legs], Awaitable[None]]) -> None:
     async def run() -> None:
         prefill = await connector().probe(Target("127.0.0.1", pair.prefill.port))
@@ -75,8 +86,12 @@ def with_pair(pair: Pair, test: Callable[[Legs], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+def speed(kind: Kind) -> dict[str, Any]:
+    return {"tokens_per_second" if kind.mock else "tok_s": 200}
+
+
 def sglang_pair(kind: Kind, folder: Path, **options: Any) -> Iterator[Pair]:
-    port, common = free_port(), {"tok_s": 200, "dp_size": RANKS, **options}
+    port, common = free_port(), {"ranks" if kind.mock else "dp_size": RANKS, **speed(kind), **options}
     with (
         serve(kind, folder / "prefill", role="prefill", bootstrap_port=port, **common) as prefill,
         serve(kind, folder / "decode", role="decode", **common) as decode,
@@ -84,29 +99,29 @@ def sglang_pair(kind: Kind, folder: Path, **options: Any) -> Iterator[Pair]:
         yield Pair(prefill, decode, port)
 
 
-def vllm_pair(folder: Path, **options: Any) -> Iterator[Pair]:
-    port, common = free_port(), {"tok_s": 200, **options}
+def vllm_pair(kind: Kind, folder: Path, **options: Any) -> Iterator[Pair]:
+    port, common = free_port(), {**speed(kind), **options}
     with (
-        serve(VLLM_NATIVE, folder / "prefill", role="prefill", side_channel_port=port, **common) as prefill,
-        serve(VLLM_NATIVE, folder / "decode", role="decode", **common) as decode,
+        serve(kind, folder / "prefill", role="prefill", side_channel_port=port, **common) as prefill,
+        serve(kind, folder / "decode", role="decode", **common) as decode,
     ):
         yield Pair(prefill, decode, port)
 
 
-@pytest.fixture(scope="module", params=[kind.param() for kind in (SGLANG, SGLANG_INCREMENTAL, SGLANG_OLD)])
+@pytest.fixture(scope="module", params=[kind.param() for kind in (MOCK_SGLANG, SGLANG, SGLANG_INCREMENTAL, SGLANG_OLD)])
 def sglang(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     yield from sglang_pair(request.param, tmp_path_factory.mktemp("sglang"))
 
 
-@pytest.fixture(scope="module", params=[SGLANG.param()])
+@pytest.fixture(scope="module", params=[kind.param() for kind in (MOCK_SGLANG, SGLANG)])
 def hasty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Engines that give up soon when their peer does not come."""
     yield from sglang_pair(request.param, tmp_path_factory.mktemp("hasty"), bootstrap_timeout=0.5)
 
 
-@pytest.fixture(scope="module", params=[VLLM_NATIVE.param()])
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    yield from vllm_pair(tmp_path_factory.mktemp("vllm"))
+@pytest.fixture(scope="module", params=[kind.param() for kind in VLLM])
+def vllm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    yield from vllm_pair(request.param, tmp_path_factory.mktemp("vllm"))
 
 
 def test_sglang_says_its_role_and_where_it_is_met(sglang: Pair) -> None:
@@ -131,6 +146,8 @@ def test_p3_sglang_both_legs_meet_under_every_room_on_the_rank_it_names(sglang: 
         assert (decode.ids, decode.finish) == (sglang.decode.answer(12), Finish.LENGTH)
         assert (len(prefill.ids), prefill.finish) == (1, Finish.LENGTH)
 
+        if sglang.prefill.kind.mock:
+            return
         met = {"bootstrap_host": "127.0.0.1", "bootstrap_port": sglang.meeting, "bootstrap_room": room}
         asked, answered = sglang.prefill.wait_event(first, "request"), sglang.decode.wait_event(second, "request")
         assert {**asked, **met} == asked
@@ -156,7 +173,7 @@ def test_p2_sglang_a_client_error_of_the_prefill_leg_is_the_clients(sglang: Pair
             legs.prefill,
             Rendezvous("127.0.0.1", sglang.meeting, 3),
             prefill_only=True,
-            prompt=[300] * 5000,
+            prompt=too_long(legs.prefill),
         )
         assert isinstance(await whole(heard), EngineRejected)
 
@@ -205,6 +222,8 @@ def test_vllm_what_prefill_kept_is_fetched_by_decode_unchanged(vllm: Pair) -> No
         assert await whole(decode) is None
         assert (decode.ids, decode.finish) == (vllm.decode.answer(12), Finish.LENGTH)
 
+        if vllm.prefill.kind.mock:
+            return
         asked, answered = vllm.prefill.wait_event(first, "request"), vllm.decode.wait_event(second, "request")
         params = asked["params"]
         assert (params["max_tokens"], params["min_tokens"]) == (1, 1)
@@ -244,20 +263,21 @@ def test_p7_vllm_blocks_that_are_gone_are_a_failed_handover(vllm: Pair) -> None:
     with_pair(vllm, test)
 
 
-@pytest.mark.rig("vllm-native")
-def test_p7_vllm_a_lease_that_is_over_is_a_failed_handover(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [kind.param() for kind in VLLM])
+def test_p7_vllm_a_lease_that_is_over_is_a_failed_handover(kind: Kind, tmp_path: Path) -> None:
     async def test(legs: Legs) -> None:
         kept, _ = await kept_by(legs)
         late, _ = legs.send(legs.decode, Fetch(kept))
         assert isinstance(await whole(late), HandoverFailed)
 
-    for pair in vllm_pair(tmp_path, lease_s=0):
+    lease = {"handover_expired": True} if kind.mock else {"lease_s": 0}
+    for pair in vllm_pair(kind, tmp_path, **lease):
         with_pair(pair, test)
 
 
 def test_p2_vllm_a_client_error_of_the_prefill_leg_is_the_clients(vllm: Pair) -> None:
     async def test(legs: Legs) -> None:
-        heard, _ = legs.send(legs.prefill, Keep(), prefill_only=True, prompt=[300] * 5000)
+        heard, _ = legs.send(legs.prefill, Keep(), prefill_only=True, prompt=too_long(legs.prefill))
         assert isinstance(await whole(heard), EngineRejected)
 
     with_pair(vllm, test)
