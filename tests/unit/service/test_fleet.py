@@ -437,14 +437,14 @@ def test_a_member_says_where_it_is_met_and_with_whom_it_works() -> None:
         said: dict[str, object] = {"protocol": ProtocolName.SGLANG, "transfer_backend": "nixl"}
         world.engines.listen(A, role=Role.PREFILL, bootstrap_port=8998, **said)
         world.engines.listen(B, role=Role.DECODE, **said)
-        there = fake_wanted("e1", A)
-        assert there.target is not None
-        grouped = replace(there, target=replace(there.target, group="blue", bootstrap_host="head"))
-        world.feed.list(grouped, fake_wanted("e2", B))
+        one, other = fake_wanted("e1", A), fake_wanted("e2", B)
+        assert one.target is not None
+        assert other.target is not None
+        grouped = replace(one, target=replace(one.target, group="blue", bootstrap_host="head"))
+        world.feed.list(grouped, replace(other, target=replace(other.target, bootstrap_port=9)))
         await world.until(lambda: world.fleet.prefill.get() and world.fleet.serving.get())
         (prefill,), (decode,) = world.fleet.prefill.get(), world.fleet.serving.get()
         assert prefill.meeting_point == ("head", 8998)
-        assert decode.meeting_point is None
         assert prefill.pairing == Pairing("sglang", "nixl", None, 16, "blue")
         assert decode.pairing == prefill.pairing._replace(group=None)
         views = {view.engine_id: (view.group, view.meeting_point) for view in world.fleet.view().engines}
