@@ -213,7 +213,10 @@ def test_the_two_choices_follow_the_pools_as_they_change() -> None:
     prefill = pool(ledger, "p", new)
     with pytest.raises(NoPrefill):
         choice.choose(prefill, pool(ledger, "d", old), FakePrompt(9))
-    assert pair(choice, (prefill, pool(ledger, "d", old, old, new))) == ("p0", "d2")
+    decode = pool(ledger, "d", old, old, new)
+    assert pair(choice, (prefill, decode)) == ("p0", "d2")
+    assert pair(choice, (pool(ledger, "p", new, new), decode))[1] == "d2"
+    assert pair(choice, (pool(ledger, "p", new._replace(group=None), old), decode))[0] == "p1"
 
 
 def test_a_prefill_rank_that_no_usable_decode_rank_fits_is_not_chosen() -> None:
@@ -401,6 +404,13 @@ def test_prompts_with_little_to_compute_run_on_decode_alone(
     if expected == "mostly-cached":
         assert decision.decode.chosen.name == "d1"
         assert decision.decode.uncached < 100
+
+
+@pytest.mark.parametrize("protocol", ProtocolName)
+def test_which_decode_engines_can_work_alone(protocol: ProtocolName) -> None:
+    of = pools(1, 1, Pairing(protocol))
+    decision = router(handover=HandoverSettings(prefill_min_tokens=100)).choose(*of, FakePrompt(5))
+    assert isinstance(decision, Alone) is (protocol is not ProtocolName.SGLANG)
 
 
 def test_a_mostly_cached_prompt_runs_only_where_it_is_cached() -> None:
