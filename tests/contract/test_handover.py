@@ -263,6 +263,16 @@ def test_p7_vllm_blocks_that_are_gone_are_a_failed_handover(vllm: Pair) -> None:
     with_pair(vllm, test)
 
 
+def test_vllm_a_kept_cache_can_be_taken_for_a_single_token_whatever_the_minimum(vllm: Pair) -> None:
+    async def test(legs: Legs) -> None:
+        kept, _ = await kept_by(legs)
+        taken, _ = legs.send(legs.decode, Fetch(kept), length=1)
+        assert await whole(taken) is None
+        assert taken.ids == vllm.decode.answer(1)
+
+    with_pair(vllm, test)
+
+
 @pytest.mark.parametrize("kind", [kind.param() for kind in VLLM])
 def test_p7_vllm_a_lease_that_is_over_is_a_failed_handover(kind: Kind, tmp_path: Path) -> None:
     async def test(legs: Legs) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from google.protobuf.struct_pb2 import Struct
 
-from enginehouse.domain.handover import Keep, Rendezvous
+from enginehouse.domain.handover import Fetch, Keep, Rendezvous
 from enginehouse.domain.request import EngineRequest
 
 KEEP_JSON = (
@@ -36,6 +36,9 @@ def as_sent(request: EngineRequest) -> EngineRequest:
     answer ends for its length, without which some releases keep nothing.
     """
     if not request.prefill_only:
+        least, most = request.sampling.min_tokens, request.max_tokens
+        if least > most and isinstance(request.handover, Fetch):  # sent for its first token only, to free what was kept
+            return replace(request, sampling=replace(request.sampling, min_tokens=most))
         return request
     keeps = isinstance(request.handover, Keep)
     sampling = replace(request.sampling, stop_token_ids=(), ignore_eos=False, min_tokens=1 if keeps else 0)

@@ -88,6 +88,14 @@ def test_a_decode_leg_carries_all_that_the_client_asked_for(handover: Handover |
     assert leg(handover) == EngineRequest("0" * 32, [1, 2], 17, EVERYTHING, 2, handover)
 
 
+def test_a_minimum_beyond_the_limit_is_left_alone_unless_a_kept_cache_is_only_to_be_freed() -> None:
+    def least(handover: Handover | None) -> int:
+        return as_sent(EngineRequest("0" * 32, [1], 1, EVERYTHING, handover=handover)).sampling.min_tokens
+
+    assert least(Fetch(b"{}")) == 1
+    assert least(None) == least(MEETING) == 3
+
+
 def test_vllm_keep_asks_for_remote_decode() -> None:
     want = {
         "do_remote_decode": True,
