@@ -28,6 +28,5 @@ class HandoverSettings:
     """Most hand-overs under way from one prefill engine rank; above it requests wait for one to end, at most as long as
     for a first token. 0: no limit."""
     handover_timeout: float = 120.0
-    """Seconds from the dispatch of a pair to the first token of its decode engine. Above it both are told to stop and
-    the request is tried on others. Below the 300 s after which engines give each other up, or the prefill engine keeps
-    blocks for nobody."""
+    """Seconds from the dispatch to the decode engine, and on SGLang to both at once, to its first token. Above it both
+    are told to stop and the request is tried on others. Below the 300 s after which engines give each other up."""
