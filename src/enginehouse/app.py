@@ -106,7 +106,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
     readiness = Readiness(fleet, models, generator.lack)
     kv_view = kv.view if kv is not None else None
     metrics = Metrics(fleet, ready=lambda: not readiness.reasons(), kv=kv_view, pairs=generator.pairs)
-    admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render, kv=kv_view)
+    admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render, kv_view, generator.pools)
     edge = EdgeOptions(
         settings.http.max_body_bytes,
         settings.http.body_timeout,

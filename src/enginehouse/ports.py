@@ -238,8 +238,9 @@ class Tokenizer(Protocol):
 # What is measured.
 
 
-LegName = Literal["prefill", "handover", "decode"]
-"""The parts of a request that two engines share; `handover` lies between them, and may fail by the fault of either."""
+LegName = Literal["queue", "prefill", "handover", "decode"]
+"""The parts of a request that two engines share. `queue` comes before both are chosen; `handover` lies between the two
+legs, and may fail by the fault of either."""
 
 
 class RequestMeter(Protocol):
@@ -257,11 +258,11 @@ class RequestMeter(Protocol):
     def decided(self, rule: str, predicted: int) -> None:
         """An engine was chosen, by this rule, and is predicted to have so many tokens of the prompt in its cache."""
 
-    def retried(self, code: str) -> None:
-        """An attempt failed with nothing sent, and another engine is tried."""
+    def retried(self, code: str, leg: LegName | None = None) -> None:
+        """An attempt failed with nothing sent, and another engine is tried. leg: where, if it had two engines."""
 
     def leg(self, leg: LegName, seconds: float) -> None:
-        """A part ended well: the prefill leg from its dispatch, the hand-over from that leg's end to the first token of
+        """A part ended well: the queue when both engines were chosen, the prefill leg from its dispatch, the hand-over from that leg's end to the first token of
         the answer, the decode leg from there to the end."""
 
     def leg_failed(self, leg: LegName, code: str) -> None:

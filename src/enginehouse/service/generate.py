@@ -17,7 +17,7 @@ from enginehouse.core.routing.candidate import PlainPrompt, Prompt
 from enginehouse.core.routing.decision import Decision
 from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.ledger import Ledger
-from enginehouse.core.routing.pairs import Busy, NoPrefill, PairDecision, PairRouter
+from enginehouse.core.routing.pairs import Busy, NoPrefill, PairDecision, PairRouter, works_alone
 from enginehouse.core.routing.policy import AllExcluded, AllFull, Router, RoutingSettings
 from enginehouse.domain.request import Sampling
 from enginehouse.ports import LegName, RequestMeter
@@ -27,6 +27,7 @@ from enginehouse.service.leg import Books, Leg
 from enginehouse.service.pair import Pair, PairTools
 from enginehouse.service.pair_counts import PairCounts
 from enginehouse.service.pools import Pool, Pools
+from enginehouse.service.pools_view import PoolsView
 from enginehouse.service.releases import Releases
 from enginehouse.service.request import Choice, Decided, Outcome, Outdated, RequestSettings, TokenRequest
 from enginehouse.service.turns import Turns
@@ -94,6 +95,7 @@ class Generator:
         """knowledge: what the engines' caches hold; None: the policy does not ask."""
         handover = handover or HandoverSettings()
         self.pairs = PairCounts()
+        self._handover = handover
         self._knowledge = knowledge
         self._sessions = routing.affinity != "off"
         self._fleet = fleet
@@ -120,7 +122,8 @@ class Generator:
         Cancelling it (the client went away) aborts the engines and settles everything.
         """
         loop = asyncio.get_running_loop()
-        prompt = self._prompt(request, loop.time())
+        since = loop.time()
+        prompt = self._prompt(request, since)
         tried = Tried()
         try:
             while True:
@@ -141,6 +144,8 @@ class Generator:
                 self._waiting.took(tried, room=isinstance(choice, PairDecision))
                 tried.attempts += 1
                 work.tell(meter)
+                if isinstance(choice, PairDecision):
+                    meter.leg("queue", loop.time() - since)
                 if request.decided is not None:
                     request.decided(choice)
                 await work.run(prompt, meter)
@@ -150,6 +155,7 @@ class Generator:
                 if work.attempt.error is None:
                     return Outcome(work.engine, tried.attempts, choice, work.attempt.tokens)
                 self._failed(work, answer, tried, meter)
+                since = loop.time()
         finally:
             self._waiting.passed(tried)
 
@@ -173,6 +179,15 @@ class Generator:
         except (AllFull, Busy):
             pass
         return None
+
+    def pools(self) -> PoolsView | None:
+        """The two pools as they are now, for people; None: the fleet is not of two."""
+        if self._fleet.topology is not Topology.DISAGGREGATED:
+            return None
+        prefill, serving = self._pools.prefill.now(), self._pools.serving.now()
+        return PoolsView(
+            self._pair_router.lack(prefill, serving), any(map(works_alone, serving)), self._handover, self.pairs
+        )
 
     async def close(self) -> None:
         """End what goes on after its request."""
@@ -215,7 +230,7 @@ class Generator:
             meter.leg_failed(part, code)
         if not may_retry(error, sent=answer.sent, attempts=tried.attempts, max_attempts=self._settings.attempts):
             raise error
-        meter.retried(code)
+        meter.retried(code, part)
         log.info(
             "retry",
             engine=[leg.member.name for leg in work.blamed()],

@@ -59,7 +59,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.retries: list[str] = []
-        self.legs: dict[LegName, list[float]] = {"prefill": [], "handover": [], "decode": []}
+        self.legs: dict[LegName, list[float]] = {"queue": [], "prefill": [], "handover": [], "decode": []}
         self.failed: list[tuple[LegName, str]] = []
         self.choices: list[tuple[str, int]] = []
 
@@ -70,7 +70,7 @@ class Meter:
     def decided(self, rule: str, predicted: int) -> None:
         self.choices.append((rule, predicted))
 
-    def retried(self, code: str) -> None:
+    def retried(self, code: str, leg: LegName | None = None) -> None:
         self.retries.append(code)
 
     def leg(self, leg: LegName, seconds: float) -> None:

@@ -61,7 +61,7 @@ class Meter:
 
     def decided(self, rule: str, predicted: int) -> None: ...
 
-    def retried(self, code: str) -> None:
+    def retried(self, code: str, leg: LegName | None = None) -> None:
         self.retries.append(code)
 
     def leg(self, leg: LegName, seconds: float) -> None: ...

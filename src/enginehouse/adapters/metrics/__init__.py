@@ -33,8 +33,8 @@ class Fleet(Protocol):
 class Metrics(Collector):
     """All metrics of one frontend. `requests` is the `Meters` port; `render` is what `/metrics` answers.
 
-    ready: what `/readyz` would say; kv: what is known of KV caches, where the policy asks for it; pairs: the generator's;
-    process: with the operating system's view of this process.
+    ready: what `/readyz` would say; kv: what is known of KV caches, where the policy asks for it; pairs: the
+    generator's; process: with the operating system's view of this process.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ def request_families(counts: RequestCounts) -> Iterator[Family]:
     yield numbers(t.COMPLETION, {(): counts.completion_tokens})
     yield histograms(t.FIRST_TOKEN, {(): counts.first_token})
     yield histograms(t.BETWEEN_TOKENS, {(): counts.between_tokens})
-    yield numbers(t.RETRIES, _one_label(counts.retries.values))
+    yield numbers(t.RETRIES, counts.retries)
     for leg, buckets in counts.legs.items():
         yield histograms(t.LEG_TIME[leg], {(): buckets})
     yield numbers(t.LEG_FAILURES, counts.leg_failures)

@@ -41,10 +41,11 @@ class RequestCounts:
         self.predicted_tokens = 0
         self.decisions: dict[str, int] = {}
         self.completion_tokens = 0
-        self.retries = Codes()
+        self.retries: dict[tuple[str, ...], int] = {}
         self.cuts = Codes()
         self.disconnects = 0
         self.legs: dict[LegName, Buckets] = {
+            "queue": Buckets(HANDOVER_SECONDS),
             "prefill": Buckets(FIRST_TOKEN_SECONDS),
             "handover": Buckets(HANDOVER_SECONDS),
             "decode": Buckets(REQUEST_SECONDS),
@@ -103,9 +104,12 @@ class Meter:
             decisions[rule] = decisions.get(rule, 0) + 1
             self._predicted = predicted
 
-    def retried(self, code: str) -> None:
+    def retried(self, code: str, leg: LegName | None = None) -> None:
         if self._open:
-            self._counts.retries.add(code)
+            counts = self._counts
+            label = counts.codes.bounded(code)
+            counts.codes.add(label)
+            counts.retries[leg or "", label] = counts.retries.get((leg or "", label), 0) + 1
 
     def leg(self, leg: LegName, seconds: float) -> None:
         if self._open:

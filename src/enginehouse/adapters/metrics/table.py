@@ -96,26 +96,35 @@ BETWEEN_TOKENS = Metric(
 RETRIES = Metric(
     "enginehouse_retries",
     "counter",
-    ("code",),
-    "Attempts that failed with nothing sent to the client and were repeated on another engine, by the failure's code.",
+    ("leg", "code"),
+    "Attempts that failed with nothing sent to the client and were repeated on another engine, by the failure's code; of "
+    "attempts on two engines by the leg at fault too (prefill, decode, handover).",
 )
 LEG_TIME = {
     leg: Metric(
-        f"enginehouse_{leg}_seconds", "histogram", (), f"Where prefill and decode are apart: {meaning}", buckets
+        f"enginehouse_{name}_seconds", "histogram", (), f"Where prefill and decode are apart: {meaning}", buckets
     )
-    for leg, meaning, buckets in (
+    for leg, name, meaning, buckets in (
         (
+            "queue",
+            "pair_queue",
+            "time that an attempt waited for two engines, with its prompt encoded already, to its dispatch.",
+            HANDOVER_SECONDS,
+        ),
+        (
+            "prefill",
             "prefill",
             "time from a pair's dispatch to the end of its prefill leg, in the engine's queue included.",
             FIRST_TOKEN_SECONDS,
         ),
         (
             "handover",
+            "handover",
             "time from the end of the prefill leg to the first token of the decode engine. On SGLang the prefill leg "
             "ends when the cache has passed.",
             HANDOVER_SECONDS,
         ),
-        ("decode", "time from the decode engine's first token to the end of the answer.", REQUEST_SECONDS),
+        ("decode", "decode", "time from the decode engine's first token to the end of the answer.", REQUEST_SECONDS),
     )
 }
 LEG_FAILURES = Metric(

@@ -23,9 +23,10 @@ _WORK_ALONE = frozenset({ProtocolName.VLLM, ProtocolName.VLLM_NATIVE})
 """Protocols whose decode engines can prefill too. SGLang's take only what a prefill engine hands them."""
 
 AloneReason = Literal["short-prompt", "mostly-cached", "no-prefill-engine"]
-Lack = Literal["none", "tried", "incompatible"]
-"""`none`: the pool is empty; `tried`: those that could were tried for this request already; `incompatible`: no decode
-engine can take a cache from those that are there."""
+PoolLack = Literal["none", "incompatible"]
+"""`none`: the pool is empty; `incompatible`: no decode engine can take a cache from those that are there."""
+Lack = Literal[PoolLack, "tried"]
+"""`tried`: those that could were tried for this request already."""
 
 
 class NoPrefill(Exception):
@@ -114,7 +115,7 @@ class PairRouter:
         if not able:
             if self._handover.prefill_missing == "decode" and any(works_alone(c) for c in there):
                 return self._without_prefill(free, prompt, explain)
-            raise NoPrefill(self._lack(prefill, decode))
+            raise NoPrefill(self.lack(prefill, decode) or "tried")
         able = mates.with_mate(below(able, self._limit), free)
         if not able:
             raise AllFull
@@ -139,10 +140,14 @@ class PairRouter:
             raise AllFull
         return Alone(self._alone.decide(able, prompt, explain=explain), "no-prefill-engine")
 
-    def _lack(self, prefill: tuple[Candidate, ...], decode: tuple[Candidate, ...]) -> Lack:
+    def lack(self, prefill: tuple[Candidate, ...], decode: tuple[Candidate, ...]) -> PoolLack | None:
+        """What is wrong with the prefill pool, whoever asks and whatever the settings make of it; None: nothing.
+
+        Without a decode engine there is nothing to fit.
+        """
         if not prefill:
             return "none"
-        return "tried" if self._fitting(prefill, decode).with_mate(prefill, decode) else "incompatible"
+        return None if not decode or self._fitting(prefill, decode).with_mate(prefill, decode) else "incompatible"
 
     def _fitting(self, prefill: tuple[Candidate, ...], decode: tuple[Candidate, ...]) -> Mates:
         if prefill is not self._pools[0] or decode is not self._pools[1]:
