@@ -122,13 +122,24 @@ class World:
                 self.start(name)
         self.know(names)
         while {m.engine_id for m in (*self.fleet.serving.get(), *self.fleet.prefill.get())} != set(names):
-            await asyncio.sleep(0.001)
+            await self._moment()
+
+    async def _moment(self) -> None:
+        """Time passes, though not for ever."""
+        await asyncio.sleep(0.01)
+        assert asyncio.get_running_loop().time() < 1000, "what is waited for does not come"
 
     def ask(self, sink: Sink | None = None, request: TokenRequest = REQUEST) -> asyncio.Task[Outcome]:
         return asyncio.create_task(self.generator.run(request, sink or Sink(), self.meter))
 
     def calls(self, names: str) -> list[FakeCall]:
-        return [call for name in names for engine in self.process[name].opened for call in engine.calls]
+        return [
+            call
+            for name in names
+            if name in self.process
+            for engine in self.process[name].opened
+            for call in engine.calls
+        ]
 
     def open(self, names: str) -> list[FakeCall]:
         return [call for call in self.calls(names) if not call.over]
@@ -140,16 +151,25 @@ class World:
     async def call(self, names: str) -> FakeCall:
         """The one open call at these engines, once there is one."""
         while not (calls := self.open(names)):
-            await asyncio.sleep(0.001)
+            await self._moment()
         (call,) = calls
         return call
 
     async def legs(self) -> tuple[FakeCall, FakeCall]:
         """Both legs of the one request, once the decode leg is there; of vLLM the prefill leg ends for that."""
-        prefill = await self.call(PREFILL_OF(self))
+        await asyncio.sleep(0.001)  # those of an attempt that failed just now are gone by then
+        prefill = await self.call(PREFILL)
         if self.protocol is not SGLANG:
             prefill.deliver([9], Finish.LENGTH)
-        return prefill, await self.call(DECODE_OF(self))
+        return prefill, await self.call(DECODE)
+
+    async def answer(self) -> None:
+        """Let the one request that is under way have tokens 7 and 8."""
+        decode = await self.call(DECODE)
+        for call in self.open(PREFILL):
+            call.deliver([9], Finish.LENGTH)
+        decode.deliver([7])
+        decode.deliver([8], Finish.STOP)
 
     def settled(self) -> None:
         """No trace is left of any request, but for what its answer may still linger."""
@@ -158,14 +178,6 @@ class World:
         assert all(engine.streams == 0 for engine in self.fleet.view().engines)
         assert self.generator.pairs.in_flight == Counter()
         assert self.generator.pairs.waiting == 0
-
-
-def PREFILL_OF(world: World) -> str:
-    return "".join(name for name in world.process if name in PREFILL)
-
-
-def DECODE_OF(world: World) -> str:
-    return "".join(name for name in world.process if name in DECODE)
 
 
 def play(
