@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from enginehouse.core.kv.knowledge import Knowledge
+from enginehouse.core.kv.settings import KvSettings
 from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.policy import RoutingSettings
@@ -17,9 +19,11 @@ from enginehouse.domain.stream import Delta, Finish
 from enginehouse.ports import Call, LegName
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.generate import Generator, Outcome, RequestSettings, TokenRequest
+from enginehouse.service.kv import KvFollower
 from enginehouse.testing.clock import run_virtual
 from enginehouse.testing.engines import FakeCall, FakeEngines, FakeProcess
 from enginehouse.testing.feeds import FakeFeed, fake_wanted
+from enginehouse.testing.kv import FakeKvEvents
 
 REQUEST = TokenRequest([1, 2, 3], 4, Sampling(temperature=0.5))
 PREFILL, DECODE = "pqr", "abc"
@@ -91,7 +95,12 @@ class World:
         self.feed = FakeFeed()
         self.fleet = Fleet(self.engines, [self.feed], rng=Random(1), topology="disaggregated")
         self.ledger = Ledger()
-        self.generator = Generator(self.fleet, self.ledger, limits, routing, rng=Random(2), handover=handover)
+        self.knowledge = Knowledge(KvSettings(kv_index_blocks=1000)) if routing.policy == "kv" else None
+        if self.knowledge is not None:
+            KvFollower(self.knowledge, FakeKvEvents(), self.fleet.engine).follow(self.fleet.runtime_configs)
+        self.generator = Generator(
+            self.fleet, self.ledger, limits, routing, rng=Random(2), handover=handover, knowledge=self.knowledge
+        )
         self.process: dict[str, FakeProcess] = {}
         self.meter = Meter()
 

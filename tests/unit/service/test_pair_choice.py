@@ -7,6 +7,7 @@ import pytest
 
 from enginehouse.core.routing.handover_settings import HandoverSettings, PrefillMissing
 from enginehouse.core.routing.pairs import Alone, PairDecision
+from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.domain import errors
 from enginehouse.domain.engine import ProtocolName
 from enginehouse.domain.handover import Fetch
@@ -299,3 +300,43 @@ def test_the_room_of_an_sglang_leg_says_which_rank_prefills() -> None:
         await scenario(world)
 
     play(prepared, "")
+
+
+@BOTH
+def test_both_engines_of_a_pair_are_known_to_hold_the_prompt(protocol: ProtocolName) -> None:
+    async def scenario(world: World) -> None:
+        for process in world.process.values():
+            process.answers = True
+        request = TokenRequest(list(range(100)), 1, Sampling())
+        first = (await world.ask(request=request)).decision
+        assert isinstance(first, PairDecision)
+        for _ in range(10):
+            again = (await world.ask(request=request)).decision
+            assert isinstance(again, PairDecision)
+            assert again.prefill.chosen.name == first.prefill.chosen.name
+            assert (again.prefill.predicted, again.decode.predicted) == (96, 96)
+            assert again.decode.chosen.name == first.decode.chosen.name
+        explained = world.generator.explain(request)
+        assert isinstance(explained, PairDecision)
+        held = {part.engine: part.held for part in (*explained.prefill.parts, *explained.decode.parts)}
+        assert sorted(held.values(), key=str) == [0, 0, 96, 96]
+
+    play(scenario, "pqab", protocol, routing=RoutingSettings(policy="kv"))
+
+
+def test_what_a_prefill_engine_had_cached_is_held_against_its_prediction_alone() -> None:
+    async def scenario(world: World) -> None:
+        assert world.knowledge is not None
+        request = TokenRequest(list(range(100)), 1, Sampling())
+        for cached in (0, 96):
+            task = world.ask(request=request)
+            await asyncio.sleep(0.001)
+            (prefill,), (decode,) = world.open("p"), world.open("a")
+            prefill.deliver([9], Finish.LENGTH, cached=cached)
+            decode.deliver([7], Finish.LENGTH, cached=99)
+            await task
+        ranks = {rank.key.engine_id: rank for rank in world.knowledge.view(0).ranks}
+        assert (ranks["p"].requests, ranks["p"].predicted_tokens, ranks["p"].reported_tokens) == (2, 96, 96)
+        assert ranks["a"].requests == 0
+
+    play(scenario, routing=RoutingSettings(policy="kv"))
