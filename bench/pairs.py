@@ -1,141 +1,162 @@
-"""Pairs of prefill and decode engines: cross-group pairs and room collisions in 100,000 requests, and CPU per choice.
+"""What a hand-over costs the frontend: the first token it adds, and CPU per token, beside the same engine kind alone.
 
-The fleet has three groups on each side, one of them without a mate; engines are excluded as if they had failed, loads
-come and go. `python -m bench.pairs`
+`python -m bench.pairs --json`. One prefill and one decode mock for each protocol beside an aggregated one; the two
+frontends of a protocol are measured in turns, in the same run. What the mocks need to meet is in the first token too.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
-from array import array
-from collections import deque
+import sys
+import tempfile
 from collections.abc import Sequence
-from random import Random
-from time import thread_time
+from contextlib import ExitStack
+from pathlib import Path
 
-from enginehouse.core.kv.knowledge import Knowledge
-from enginehouse.core.kv.settings import KvSettings
-from enginehouse.core.routing.candidate import Candidate, Pairing
-from enginehouse.core.routing.handover_settings import HandoverSettings
-from enginehouse.core.routing.ledger import Charge, Ledger
-from enginehouse.core.routing.pairs import NoPrefill, PairDecision, PairRouter
-from enginehouse.core.routing.policy import AllExcluded, RoutingSettings
-from enginehouse.core.routing.room import room
-from enginehouse.domain.engine import ProtocolName
-from enginehouse.domain.kv import RankKey
+import uvloop
 
-GROUPS = ("old", "new")
-RANKS = 8
-"""Of each prefill engine, for the rooms."""
-TOKENS = 2000
-BAR_MS = 1.0
-"""CPU for one choice among 256 and 256: what may hold the event loop."""
+from bench.contestants import Program, free_port, running, wait_listening, wait_serving
+from bench.load import Load, close, connect, drive, request_bytes
+
+FIRST_TOKEN_MS = {"sglang": 1.0, "vllm": 2.0, "vllm-native": 2.0}
+CPU_RATIO = 1.1
+AGGREGATED, APART = "aggregated", "apart"
+
+Figures = dict[str, list[float]]
 
 
-class World:
-    """A frontend's view of two pools, under the kv policy."""
+def _engine(stack: ExitStack, folder: Path, protocol: str, role: str, pace: float) -> str:
+    port = free_port()
+    command = [sys.executable, "-m", "enginehouse", "mock", "--protocol", protocol, "--port", str(port)]
+    command += ["--role", role, "--max-running", "4096", "--tokens-per-second", str(pace)]
+    name = f"{protocol}-{role}-{pace:g}"
+    program = stack.enter_context(running(name, command, port, folder / f"{name}.log"))
+    wait_listening(program)
+    # Engines of vLLM cannot say their role.
+    hint = f"?role={role}" if protocol != "sglang" and role != AGGREGATED else ""
+    return f"grpc://127.0.0.1:{port}{hint}"
 
-    def __init__(self, each: int, seed: int) -> None:
-        self.ledger = Ledger()
-        self.knowledge = Knowledge(KvSettings())
-        self.prefill = self._pool("prefill", each, (*GROUPS, "no decode"))
-        self.decode = self._pool("decode", each, (*GROUPS, "no prefill"))
-        self.router = PairRouter(RoutingSettings(policy="kv"), HandoverSettings(), Random(seed))
-        self._running: deque[tuple[Charge, Charge]] = deque()
 
-    def _pool(self, role: str, each: int, groups: Sequence[str]) -> tuple[Candidate, ...]:
-        made = []
-        for number in range(each):
-            name = f"{role}-{number}"
-            kind = Pairing(ProtocolName.SGLANG, "nixl", "auto", 16, groups[number % len(groups)])
-            load = self.ledger.load(name, 1, None)
-            made.append(Candidate(name, 1, name, None, load, number, 1_000_000, 256, pairing=kind))
-            self.knowledge.join(RankKey(name, 1, 0), block_size=16, capacity_tokens=1_000_000)
-        return tuple(made)
+def _frontend(stack: ExitStack, folder: Path, name: str, engines: Sequence[str]) -> Program:
+    port = free_port()
+    command = [sys.executable, "-m", "enginehouse", "serve", "--port", str(port), "--shutdown-grace", "0"]
+    for engine in engines:
+        command += ["--engine", engine]
+    program = stack.enter_context(running(name, command, port, folder / f"{name}.log"))
+    wait_serving(program)
+    return program
 
-    def choose(self, token_ids: array[int], excluded: set[tuple[str, int]], now: float) -> tuple[PairDecision, float]:
-        """A choice, booked and remembered, and the seconds of CPU that it took without these."""
-        prompt = self.knowledge.prompt(token_ids, session=None, now=now)
-        started = thread_time()
-        decision = self.router.choose(self.prefill, self.decode, prompt, excluded)
-        took = thread_time() - started
-        assert isinstance(decision, PairDecision)
-        for leg in (decision.prefill, decision.decode):
-            if (sent := self.knowledge.dispatched(prompt, leg.chosen)) is not None:
-                sent.answered(now)
-                sent.ended(None)
-        charge = self.ledger.charge
-        first = charge(decision.prefill.chosen, prompt.tokens, decision.prefill.uncached)
-        self._running.append((first, charge(decision.decode.chosen, prompt.tokens, 0)))
-        if len(self._running) > 2 * len(self.prefill):
-            for one in self._running.popleft():
-                one.release()
-        return decision, took
+
+async def _first_tokens(programs: dict[str, Program], samples: int, figures: Figures, protocol: str) -> None:
+    load = Load(streams=1, requests=1, max_tokens=2)
+    clients = {name: (await connect(program.port, 1))[0] for name, program in programs.items()}
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for number in range(samples + 20):
+        names = list(clients)
+        for name in names if number % 2 else reversed(names):
+            await clients[name].ask(request_bytes(load, 1_000_000 + number))
+            first = clients[name].first_token
+            assert first is not None
+            if number >= 20:  # the first ones open connections and warm caches
+                taken[name].append(first)
+    close(list(clients.values()))
+    for name, values in taken.items():
+        figures[f"{protocol}, {name}: first token ms"] = [statistics.median(values) * 1e3]
+
+
+async def _cpu(programs: dict[str, Program], load: Load, rounds: int, figures: Figures, protocol: str) -> None:
+    for number in range(rounds):
+        names = list(programs)
+        for name in names if number % 2 else reversed(names):
+            program = programs[name]
+            before = program.cpu()
+            outcome = await drive(program.port, load, seed=(number + 1) * 100_000)
+            await asyncio.sleep(0.1)  # the last answer's own cleanup belongs to it
+            if outcome.errors:
+                raise RuntimeError(f"{program.name}: {len(outcome.errors)} failed, the first: {outcome.errors[0]}")
+            spent = (program.cpu() - before) / outcome.tokens
+            figures.setdefault(f"{protocol}, {name}: CPU us per token", []).append(spent * 1e6)
+
+
+async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """First token on engines that are as fast as they are read; CPU per token on paced ones."""
+    figures: Figures = {}
+    load = Load(options.streams, options.streams * 2, max_tokens=options.max_tokens)
+    for protocol in options.protocols.split(","):
+        for pace in (0.0, options.pace):
+            with ExitStack() as stack:
+                alone = _engine(stack, folder, protocol, AGGREGATED, pace)
+                pair = [_engine(stack, folder, protocol, role, pace) for role in ("prefill", "decode")]
+                programs = {
+                    AGGREGATED: _frontend(stack, folder, f"{protocol}-{AGGREGATED}", [alone]),
+                    APART: _frontend(stack, folder, f"{protocol}-{APART}", pair),
+                }
+                if pace:
+                    await _cpu(programs, load, options.rounds, figures, protocol)
+                else:
+                    await _first_tokens(programs, options.samples, figures, protocol)
+    medians = {what: statistics.median(values) for what, values in figures.items()}
+    bars = _bars(medians, options.protocols.split(","))
+    return {
+        "figures": {what: round(value, 3) for what, value in medians.items()},
+        "bars": bars,
+        "met": all(bar["met"] for bar in bars),
+    }
+
+
+def _bars(medians: dict[str, float], protocols: Sequence[str]) -> list[dict[str, object]]:
+    bars: list[dict[str, object]] = []
+
+    def bar(what: str, value: float, limit: float, unit: str) -> None:
+        bars.append({"what": what, "value": round(value, 3), "limit": limit, "unit": unit, "met": value <= limit})
+
+    for protocol in protocols:
+        first, cpu = f"{protocol}, {{}}: first token ms", f"{protocol}, {{}}: CPU us per token"
+        added = medians[first.format(APART)] - medians[first.format(AGGREGATED)]
+        bar(f"{protocol}: first token added by a hand-over", added, FIRST_TOKEN_MS[protocol], "ms")
+        ratio = medians[cpu.format(APART)] / medians[cpu.format(AGGREGATED)]
+        bar(f"{protocol}: CPU per token, apart", ratio, CPU_RATIO, "of aggregated")
+    return bars
+
+
+def show(result: dict[str, object]) -> None:
+    """The result for people."""
+    figures, bars = result["figures"], result["bars"]
+    assert isinstance(figures, dict)
+    assert isinstance(bars, list)
+    for what, value in figures.items():
+        print(f"{what:48}{value:>12.3f}")
+    print()
+    for bar in bars:
+        verdict = "met" if bar["met"] else "MISSED"
+        print(f"{bar['what']:48}{bar['value']:>12.3f} {bar['unit']:14} (at most {bar['limit']:g}) {verdict}")
 
 
 def main() -> None:
-    """Run, print, and exit with 1 if a bar is not met."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--timed", type=int, default=2000, help="choices among --candidates on each side")
-    parser.add_argument("--candidates", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.pairs", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--protocols", default="sglang,vllm,vllm-native", help="engines to measure")
+    parser.add_argument("--streams", type=int, default=64, help="open streams for CPU per token")
+    parser.add_argument("--pace", type=float, default=40.0, help="tokens per second of each paced stream")
+    parser.add_argument("--max-tokens", type=int, default=128, help="tokens of each answer")
+    parser.add_argument("--rounds", type=int, default=4, help="times that CPU per token is measured")
+    parser.add_argument("--samples", type=int, default=300, help="requests for the first-token figure")
     options = parser.parse_args()
-    found = {**pairs(options.requests, options.seed), **cost(options.timed, options.candidates, options.seed)}
-    met = not found["cross_group_pairs"] and not found["room_collisions"] and found["choice_ms_median"] <= BAR_MS
-    if options.json:
-        print(json.dumps(found | {"met": met}))
-    else:
-        print(f"requests {found['requests']:,.0f}, of them paired {found['paired']:,.0f}")
-        print(f"cross-group pairs    {found['cross_group_pairs']:.0f}  (bar 0)")
-        print(f"room collisions      {found['room_collisions']:.0f}  (bar 0)")
-        print(f"CPU per choice among {options.candidates} and {options.candidates}, hashing of the prompt included:")
-        print(f"  median {found['choice_ms_median']:.2f} ms (bar {BAR_MS:g}), p99 {found['choice_ms_p99']:.2f} ms")
-        print("all met" if met else "NOT met")
-    raise SystemExit(0 if met else 1)
-
-
-def pairs(requests: int, seed: int) -> dict[str, float]:
-    """One engine of each group on each side, so that exclusion often leaves one group only, or none."""
-    world, rng = World(3, seed), Random(seed)
-    everyone = [(c.engine_id, c.incarnation) for c in (*world.prefill, *world.decode)]
-    prompts = [array("I", rng.randbytes(4 * 64)) for _ in range(200)]
-    paired = crossed = 0
-    rooms = set()
-    for turn in range(requests):
-        excluded = set(rng.sample(everyone, rng.randrange(4)))
+    with tempfile.TemporaryDirectory(prefix="bench-pairs-") as folder:
         try:
-            decision, _took = world.choose(rng.choice(prompts), excluded, turn / 100)
-        except (AllExcluded, NoPrefill):
-            continue
-        first, second = decision.prefill.chosen.pairing, decision.decode.chosen.pairing
-        assert first is not None
-        assert second is not None
-        paired += 1
-        crossed += first.group != second.group
-        rooms.add(room(rng.getrandbits(64), turn % RANKS, RANKS))
-    collisions = paired - len(rooms)
-    return {
-        "requests": requests,
-        "paired": paired,
-        "cross_group_pairs": crossed,
-        "room_collisions": collisions,
-    }
-
-
-def cost(choices: int, candidates: int, seed: int) -> dict[str, float]:
-    """CPU per choice on a fleet that has work and knows what its engines hold."""
-    world, rng = World(candidates, seed), Random(seed)
-    prompts = [array("I", rng.randbytes(4 * TOKENS)) for _ in range(300)]
-    took = [world.choose(rng.choice(prompts), set(), turn / 100)[1] for turn in range(choices)]
-    warm = sorted(took[choices // 10 :])
-    return {
-        "choice_ms_median": statistics.median(warm) * 1e3,
-        "choice_ms_p99": warm[int(0.99 * len(warm))] * 1e3,
-    }
+            result = uvloop.run(run(options, Path(folder)))
+        except RuntimeError as error:
+            for log in sorted(Path(folder).glob("*.log")):
+                print(f"{log.name}: {log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
+            sys.exit(f"bench.pairs: {error}")
+    if options.json:
+        print(json.dumps(result))
+    else:
+        show(result)
 
 
 if __name__ == "__main__":
