@@ -210,8 +210,19 @@ def idle(front: Front, *engines: Engine) -> None:
 
 
 def stopped(engine: Engine) -> list[dict[str, Any]]:
-    """Its legs that were told to stop."""
-    return [end for end in engine.seen("end") if end["outcome"] == "abort"]
+    """Its legs that were told to stop, by us or by the other engine."""
+    return [end for end in engine.seen("end") if end["outcome"] in ("abort", "handover")]
+
+
+def unanswered(front: Front) -> None:
+    """Wait until the frontend knows that nobody waits for an answer any more."""
+
+    def waiting() -> float:
+        page = front.get("/metrics")[1].decode()
+        rows = [line for line in page.splitlines() if line.startswith("enginehouse_requests_in_flight")]
+        return sum(float(row.split()[-1]) for row in rows)
+
+    until(lambda: waiting() == 0, within=WITHIN)
 
 
 def stream(front: Front, **more: Any) -> Stream:
