@@ -63,6 +63,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.retries: list[str] = []
+        self.retried_legs: list[LegName | None] = []
         self.legs: dict[LegName, list[float]] = {"queue": [], "prefill": [], "handover": [], "decode": []}
         self.failed: list[tuple[LegName, str]] = []
         self.choices: list[tuple[str, int]] = []
@@ -76,6 +77,7 @@ class Meter:
 
     def retried(self, code: str, leg: LegName | None = None) -> None:
         self.retries.append(code)
+        self.retried_legs.append(leg)
 
     def leg(self, leg: LegName, seconds: float) -> None:
         self.legs[leg].append(seconds)
