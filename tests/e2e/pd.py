@@ -33,16 +33,22 @@ class Makes:
     def decode(self, name: str, **options: Any) -> Engine:
         return self._make(name, "decode", **options)
 
+    def aggregated(self, name: str, **options: Any) -> Engine:
+        return self._make(name, "aggregated", **options)
+
     def _make(self, name: str, role: str, **options: Any) -> Engine:
+        """options: `believes` is the role that the engine itself reports, where that is another."""
         self._roles[name] = role
-        return self._engine(name, **{"protocol": self.protocol, "role": role, **options})
+        own = options.pop("believes", role)
+        return self._engine(name, protocol=self.protocol, role=own, **options)
 
     def role(self, engine: Engine) -> str:
         return self._roles[engine.name]
 
     def address(self, engine: Engine) -> str:
         """With the role, which vLLM does not report."""
-        return f"{engine.url}?role={self.role(engine)}"
+        role = self.role(engine)
+        return engine.url if role == "aggregated" else f"{engine.url}?role={role}"
 
 
 class Pools(Protocol):
@@ -139,10 +145,13 @@ class PodPools(Makes):
     def join(self, engine: Engine, **labels: str) -> None:
         engine.run()
         labels = {"app": self.label, "pool": self.role(engine), **labels}
-        self._cluster.pods.create(f"{self.label}-{engine.name}", ip=engine.host, labels=labels)
+        self._cluster.pods.create(self.pod(engine), ip=engine.host, labels=labels)
 
     def leave(self, engine: Engine) -> None:
-        self._cluster.pods.delete(f"{self.label}-{engine.name}")
+        self._cluster.pods.delete(self.pod(engine))
+
+    def pod(self, engine: Engine) -> str:
+        return f"{self.label}-{engine.name}"
 
 
 @dataclass
