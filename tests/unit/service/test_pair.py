@@ -480,3 +480,33 @@ def test_cached_tokens_of_a_vllm_decode_engine_are_only_what_it_fetched() -> Non
         assert sink.cached is None
 
     play(scenario, protocol=VLLM)
+
+
+def test_a_prefill_engine_that_keeps_nothing_is_at_fault_alone() -> None:
+    async def scenario(world: World) -> None:
+        request = world.ask()
+        first = await world.call(PREFILL)
+        first.end(errors.HandoverFailed("it kept nothing"))
+        second, _ = await world.legs()
+        assert world.whose(second) != world.whose(first)
+        await world.answer()
+        await request
+        assert world.meter.failed == [("prefill", "handover_failed")]
+
+    play(scenario, "pqa", VLLM)
+
+
+def test_engines_whose_every_hand_over_fails_are_asked_whether_they_are_well() -> None:
+    async def scenario(world: World) -> None:
+        for _ in range(3):
+            request = world.ask()
+            for _ in range(2):
+                _, decode = await world.legs()
+                decode.end(errors.HandoverFailed("no"))
+            with pytest.raises(errors.HandoverFailed):
+                await request
+        await asyncio.sleep(1)
+        assert world.fleet.counters.suspicions == 4
+        assert len(world.fleet.serving.get()) == len(world.fleet.prefill.get()) == 2, "they are"
+
+    play(scenario, "pqab", VLLM)

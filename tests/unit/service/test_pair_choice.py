@@ -13,7 +13,7 @@ from enginehouse.domain.engine import ProtocolName
 from enginehouse.domain.handover import Fetch
 from enginehouse.domain.request import Sampling
 from enginehouse.domain.stream import Finish
-from enginehouse.service.generate import Choice, RequestSettings, TokenRequest
+from enginehouse.service.generate import Choice, Outcome, RequestSettings, TokenRequest
 from tests.unit.service.pair_world import DECODE, PREFILL, REQUEST, SGLANG, VLLM, World, play
 
 KEPT = Fetch(b"kept")
@@ -340,3 +340,75 @@ def test_what_a_prefill_engine_had_cached_is_held_against_its_prediction_alone()
         assert ranks["a"].requests == 0
 
     play(scenario, routing=RoutingSettings(policy="kv"))
+
+
+ONE_EACH = HandoverSettings(max_handovers_per_prefill=1)
+
+
+def test_a_turn_of_one_who_leaves_goes_to_the_next() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = world.ask(), world.ask(), world.ask()
+        await asyncio.sleep(0.001)
+        world.open("p")[0].deliver([9], Finish.LENGTH)  # wakes the second
+        second.cancel()
+        await asyncio.sleep(0.001)
+        assert len(world.open("p")) == 1
+        for call in world.open("pa"):
+            call.deliver([7], Finish.LENGTH)
+        await asyncio.gather(first, third)
+
+    play(scenario, "pa", handover=ONE_EACH)
+
+
+def test_who_was_overtaken_keeps_the_first_place() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = world.ask(), world.ask(), world.ask()
+        await asyncio.sleep(0.001)
+        overtakes = world.ask()
+        world.open("p")[0].deliver([9], Finish.LENGTH)  # wakes the second, after that one
+        done: list[asyncio.Task[Outcome]] = []
+        for request in (first, second, third, overtakes):
+            request.add_done_callback(done.append)
+        while len(done) < 4:
+            await asyncio.sleep(0.001)
+            for call in (*world.open("p"), *world.open("a")):
+                call.deliver([7], Finish.LENGTH)
+        assert done == [first, overtakes, second, third]
+
+    play(scenario, "pa", handover=ONE_EACH)
+
+
+def test_room_that_the_first_may_not_use_goes_to_the_next() -> None:
+    async def scenario(world: World) -> None:
+        running = [world.ask(), world.ask()]
+        await asyncio.sleep(0.001)
+        world.open("q")[0].end(errors.EngineOverloaded("full"))  # its request may only go to p now, and waits
+        running.append(world.ask())
+        await asyncio.sleep(0.001)
+        assert world.generator.pairs.waiting == 1
+        running.append(world.ask())
+        await asyncio.sleep(0.001)
+        assert world.generator.pairs.waiting == 2
+        world.open("q")[0].deliver([9], Finish.LENGTH)
+        await asyncio.sleep(0.001)
+        assert len(world.open("q")) == 1
+        assert world.generator.pairs.waiting == 1
+        while world.open("pqab"):
+            for call in world.open("pqab"):
+                call.deliver([7], Finish.LENGTH)
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*running)
+
+    play(scenario, "pqab", handover=ONE_EACH)
+
+
+def test_the_ledger_knows_both_pools() -> None:
+    async def scenario(world: World) -> None:
+        for names in ("pa", "pab", "pqab", "qb"):
+            await world.joined(names)
+            for process in world.process.values():
+                process.answers = True
+            await world.ask()
+            assert {engine_id for (engine_id, _, _), _ in world.ledger} == set(names)
+
+    play(scenario)
