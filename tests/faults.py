@@ -51,7 +51,7 @@ WANT = {
     "M15": "Leaving is ordered: not ready, grace, no new connections, drain, cut.",
     "K1": "The index has a hard limit, forgets above it, and tells its size.",
     "K2": "A new incarnation, or a publisher that begins anew, holds nothing of what the old one held.",
-    "K4": "Missing batches are noticed for each rank; what cannot be had again voids its view, and nothing is credited.",
+    "K4": "Missing batches are noticed, rank by rank; what cannot be had again voids the view: nothing is credited.",
     "K5": "Engines of other hashes and block sizes are credited with what they hold, or the disagreement is shown.",
     "K6": "Why an engine's events do not count stands on `/engines`; an index that proves wrong is believed no more.",
     "K7": "The unit is a rank of an engine, with the engine's own numbers; batches of another rank are noticed.",

@@ -262,8 +262,8 @@ class RequestMeter(Protocol):
         """An attempt failed with nothing sent, and another engine is tried. leg: where, if it had two engines."""
 
     def leg(self, leg: LegName, seconds: float) -> None:
-        """A part ended well: the queue when both engines were chosen, the prefill leg from its dispatch, the hand-over from that leg's end to the first token of
-        the answer, the decode leg from there to the end."""
+        """A part ended well: the queue when both engines were chosen, the prefill leg from its dispatch, the hand-over
+        from that leg's end to the first token of the answer, the decode leg from there to the end."""
 
     def leg_failed(self, leg: LegName, code: str) -> None:
         """An attempt on two engines failed in this part, whether or not others are tried."""
