@@ -236,7 +236,7 @@ def test_prefill_dies_once_the_answer_has_begun_and_nobody_notices(two: Make, pr
 
 @pytest.mark.parametrize("protocol", ONE_OF_EACH)
 @pytest.mark.parametrize("mute", ["prefill", "decode"])
-def test_p6_legs_that_never_meet_are_stopped_after_our_timeout_and_tried_elsewhere(
+def test_p1_legs_that_never_meet_are_stopped_after_our_timeout_and_tried_elsewhere(
     two: Make, protocol: str, mute: str
 ) -> None:
     """Long before the engines give each other up. Nobody can tell which of the two it was: both are left out."""
