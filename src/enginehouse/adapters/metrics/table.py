@@ -97,8 +97,8 @@ RETRIES = Metric(
     "enginehouse_retries",
     "counter",
     ("leg", "code"),
-    "Attempts that failed with nothing sent to the client and were repeated on another engine, by the failure's code; of "
-    "attempts on two engines by the leg at fault too (prefill, decode, handover).",
+    "Attempts that failed with nothing sent to the client and were repeated on another engine, by the failure's code; "
+    "of attempts on two engines by the leg at fault too (prefill, decode, handover).",
 )
 LEG_TIME = {
     leg: Metric(
