@@ -88,17 +88,25 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
     kv = KvFollower(knowledge, kv_events, fleet.engine) if knowledge is not None else None
     if kv is not None:
         kv.follow(fleet.runtime_configs)
-    generator = Generator(fleet, ledger, settings.requests, settings.routing, rng=random, knowledge=knowledge)
+    generator = Generator(
+        fleet,
+        ledger,
+        settings.requests,
+        settings.routing,
+        rng=random,
+        knowledge=knowledge,
+        handover=settings.handover,
+    )
     models = Models(
         fleet,
         tokenizer_finder(settings.fleet.tokenizer),
         name=settings.fleet.model,
         patience=settings.requests.hold_timeout,
     )
-    readiness = Readiness(fleet, models)
+    readiness = Readiness(fleet, models, generator.lack)
     kv_view = kv.view if kv is not None else None
-    metrics = Metrics(fleet, ready=lambda: not readiness.reasons(), kv=kv_view)
-    admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render, kv=kv_view)
+    metrics = Metrics(fleet, ready=lambda: not readiness.reasons(), kv=kv_view, pairs=generator.pairs)
+    admin = Admin(fleet, models, readiness, ledger, settings.routing.policy, metrics.render, kv_view, generator.pools)
     edge = EdgeOptions(
         settings.http.max_body_bytes,
         settings.http.body_timeout,
@@ -141,6 +149,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
                 task.cancel()
             readiness.leaving = True
             await server.close(0)
+            await generator.close()
             await fleet.close(0)
             if kv is not None:
                 kv.close()

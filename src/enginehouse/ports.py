@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from enginehouse.domain.engine import EngineInfo, KvEventSource, Target
 from enginehouse.domain.errors import EngineError
@@ -241,6 +241,11 @@ class Tokenizer(Protocol):
 # What is measured.
 
 
+LegName = Literal["queue", "prefill", "handover", "decode"]
+"""The parts of a request that two engines share. `queue` comes before both are chosen; `handover` lies between the two
+legs, and may fail by the fault of either."""
+
+
 class RequestMeter(Protocol):
     """What one client request did. Cheap enough for the hot path; after `end` every method is harmless."""
 
@@ -256,8 +261,15 @@ class RequestMeter(Protocol):
     def decided(self, rule: str, predicted: int) -> None:
         """An engine was chosen, by this rule, and is predicted to have so many tokens of the prompt in its cache."""
 
-    def retried(self, code: str) -> None:
-        """An attempt failed with nothing sent, and another engine is tried."""
+    def retried(self, code: str, leg: LegName | None = None) -> None:
+        """An attempt failed with nothing sent, and another engine is tried. leg: where, if it had two engines."""
+
+    def leg(self, leg: LegName, seconds: float) -> None:
+        """A part ended well: the queue when both engines were chosen, the prefill leg from its dispatch, the hand-over
+        from that leg's end to the first token of the answer, the decode leg from there to the end."""
+
+    def leg_failed(self, leg: LegName, code: str) -> None:
+        """An attempt on two engines failed in this part, whether or not others are tried."""
 
     def end(self, status: int, code: str | None = None, *, cut: bool = False) -> None:
         """The first call counts.

@@ -149,6 +149,32 @@ def test_d6_a_new_port_annotation_is_another_engine(kube: KubeServer) -> None:
     follow(make_feed(kube), test)
 
 
+def test_d8_p5_labels_that_give_role_and_group_are_read_again_on_every_change(kube: KubeServer) -> None:
+    role = KubeSettings().role_label
+
+    async def test(ear: Ear) -> None:
+        await do(kube.pods.create, "w1", "10.1.0.1", {**LABELS, role: "prefill", "set": "blue"})
+        await ear.until_serving("w1")
+        first = ear.wanted("w1")
+        assert first.target is not None
+        assert (first.target.role, first.target.group) == (Role.PREFILL, "blue")
+        await do(kube.pods.set, "w1", labels={role: "decode"})
+        await ear.until(lambda: ear.wanted("w1").generation != first.generation)
+        second = ear.wanted("w1")
+        assert second.target is not None
+        assert (second.engine_id, second.target.role) == (first.engine_id, Role.DECODE)
+        await do(kube.pods.set, "w1", labels={"set": "green"})
+        await ear.until(lambda: ear.wanted("w1").generation != second.generation)
+        third = ear.wanted("w1")
+        assert third.target is not None
+        assert (third.engine_id, third.target.group) == (first.engine_id, "green")
+        await do(kube.pods.set, "w1", labels={"set": None})
+        await ear.until_serving()
+        assert ear.wanted("w1").reason == "no label set, by which engines are to be paired"
+
+    follow(make_feed(kube, pair_by="set"), test)
+
+
 def test_an_address_that_is_used_again_belongs_to_the_new_pod(kube: KubeServer) -> None:
     async def test(ear: Ear) -> None:
         await do(kube.pods.create, "w1", "10.1.0.1", LABELS)

@@ -66,6 +66,25 @@ def test_a_second_turn_lands_on_the_engine_that_holds_the_first(start: Start) ->
     assert "Traceback" not in demo.output
 
 
+def test_two_pools_prefill_and_decode(start: Start) -> None:
+    demo = start([*DEMO, "--disaggregated", "--once"])
+    assert demo.process.wait(50) == 0, demo.output
+    demo.end()
+    shown = demo.output
+    pair = re.search(r"One more: (\S+) prefills it, (\S+) fetches the KV cache from there and answers", shown)
+    assert pair is not None
+    assert pair[1] != pair[2]
+    first, joined, left = (spread(line) for line in demo.lines if " got " in line)
+    assert first[:2] == [6, 6], "each is prefilled once"
+    assert sum(first[2:]) == 12, "and decoded once"
+    assert (joined[0], joined[1], joined[4]) == (4, 4, 4), "the newcomer prefills"
+    assert sorted(left[2:4]) == [0, 12], "the leaver gets nothing new"
+    assert "prefill pool: 3 serve" in shown
+    assert "serving pool: 1 serve" in shown
+    assert "Its stream ended whole: 100 pieces of text, finish_reason length." in shown
+    assert "Traceback" not in shown
+
+
 def test_it_serves_on_until_interrupted(start: Start) -> None:
     demo = start([*DEMO, "--engines", "1", "--policy", "least-loaded"])
     url = demo.wait_line("until Ctrl-C", within=50).split()[2]

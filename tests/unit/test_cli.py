@@ -172,6 +172,19 @@ def test_check_warns_of_what_changes_nothing(capsys: pytest.CaptureFixture[str])
     assert "--affinity-header changes nothing: it is for --affinity header, and that is user" in capsys.readouterr().out
 
 
+def test_check_warns_of_what_changes_nothing_for_two_pools(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("prefill-min-tokens", "kv-transfer-weight", "max-handovers-per-prefill")
+    argv = ["check", "--engine=grpc://a:1", "--policy=kv", *[f"--{flag}=9" for flag in flags]]
+    assert main([*argv, "--prefill-wait=3"]) == 0
+    assert "warning" not in capsys.readouterr().out
+    assert main([*argv, "--topology=aggregated"]) == 0
+    out = capsys.readouterr().out
+    for flag in flags:
+        assert f"warning: --{flag} changes nothing: it is for prefill and decode apart" in out
+    assert main([*argv, "--prefill-wait=3", "--prefill-missing=fail"]) == 0
+    assert "--prefill-wait changes nothing: it is for --prefill-missing wait" in capsys.readouterr().out
+
+
 @pytest.fixture
 def frontend() -> Iterator[Callable[[bytes], str]]:
     """A server that answers /engines with the given body; returns its URL."""

@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from enginehouse.cli import main
-from enginehouse.core.routing.candidate import Candidate, Load
+from enginehouse.core.routing.candidate import Candidate, Load, Pairing
+from enginehouse.core.routing.cost import Rule
+from enginehouse.core.routing.handover_settings import HandoverSettings
+from enginehouse.core.routing.pairs import AloneReason, PairRouter
 from enginehouse.core.routing.policy import Router
 from enginehouse.core.routing.settings import RoutingSettings
-from enginehouse.http.decision_table import RULES, render
+from enginehouse.http.decision_table import ALONE, RULES, render
 from enginehouse.http.fleet_table import NotAPage
 from tests.unit.core.routing.fakes import FakePrompt
 
@@ -40,6 +43,20 @@ def told(policy: Any = "kv", busy: int = 0) -> Any:
     prompt = FakePrompt(1000, held={"b": 500})
     decision = Router(RoutingSettings(policy=policy), Low()).choose(ranks, (), prompt, explain=True)
     return json.loads(json.dumps(decision.explain()))
+
+
+def told_apart(protocol: str = "vllm", **settings: Any) -> Any:
+    """A decision for 1000 tokens between prefill engines p, q and decode engines a, b; p and b hold half of them."""
+
+    def ranks(names: str) -> tuple[Candidate, ...]:
+        return tuple(
+            Candidate(name, 1, name, None, Load(), n, pairing=Pairing(protocol)) for n, name in enumerate(names)
+        )
+
+    prefill = ranks("" if settings.get("prefill_missing") else "pq")
+    prompt = FakePrompt(1000, held={"p": 500, "b": 500})
+    router = PairRouter(RoutingSettings(policy="kv"), HandoverSettings(**settings), Low())
+    return json.loads(json.dumps(router.choose(prefill, ranks("ab"), prompt, explain=True).explain()))
 
 
 @pytest.fixture
@@ -91,6 +108,46 @@ def test_the_candidates_are_printed_best_first_with_their_parts(
     for row, held, left in ((first, "500", "500"), (second, "0", "1000")):
         assert row[titles.index("HELD") :].split()[:2] == [held, left]
     assert float(first.split()[-1]) < float(second.split()[-1])
+
+
+def test_a_pair_has_a_table_for_each_of_its_engines() -> None:
+    lines = render(told_apart("sglang"))
+    middle = lines.index("decode, of those that fit it:")
+    first, second = lines[: middle - 1], lines[middle:]
+    assert first[:2] == ["prefill:", "p, by policy kv among 2: best (it costs least)"]
+    assert "TO PREFILL" in first[4]
+    assert [line.split()[:2] for line in first[5:]] == [["*", "p"], ["q", "-"]]
+    assert second[1] == "b, by policy kv among 2: best (it costs least)"
+    assert "TO FETCH" in second[4]
+    assert "TO PREFILL" not in second[4]
+    assert [line.split()[:2] for line in second[5:]] == [["*", "b"], ["a", "-"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason", "rule"),
+    [
+        ({"prefill_min_tokens": 2000}, "short-prompt", "2: best"),
+        ({"prefill_min_tokens": 600}, "mostly-cached", "1: only-one"),
+        ({"prefill_missing": "decode"}, "no-prefill-engine", "2: best"),
+    ],
+)
+def test_a_decode_engine_alone_comes_with_the_reason(settings: dict[str, Any], reason: str, rule: str) -> None:
+    lines = render(told_apart(**settings))
+    assert lines[0].startswith(f"a decode engine alone: {reason} (")
+    assert lines[1].startswith(f"b, by policy kv among {rule} (")
+    assert "TO PREFILL" in lines[4], "it is to compute what it does not hold"
+
+
+def test_every_reason_to_work_alone_is_explained() -> None:
+    assert set(get_args(AloneReason)) == set(ALONE)
+
+
+@pytest.mark.parametrize("missing", [{}, {"prefill_missing": "decode"}])
+def test_a_page_of_a_pair_that_lacks_something_is_none(missing: dict[str, Any]) -> None:
+    page = told_apart(**missing)
+    del page["decode"]
+    with pytest.raises(NotAPage):
+        render(page)
 
 
 def test_a_policy_without_costs_shows_the_load_alone() -> None:
@@ -174,10 +231,6 @@ def test_what_cannot_be_asked_fails_in_one_line(
 
 
 def test_every_rule_is_explained() -> None:
-    from typing import get_args
-
-    from enginehouse.core.routing.cost import Rule
-
     assert set(get_args(Rule)) == set(RULES)
 
 

@@ -12,6 +12,7 @@ import yaml
 
 import enginehouse
 from enginehouse.adapters.kube.settings import KubeSettings
+from enginehouse.app import topology
 from enginehouse.cli import application
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.settings import Settings, setting_rows
@@ -19,7 +20,13 @@ from tests.support import ROOT
 
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted(DEPLOY.rglob("*.yaml"))
-POOLS = sorted(path.parent.name for path in DEPLOY.glob("examples/*/engines.yaml"))
+POOLS = sorted(
+    str(path.relative_to(DEPLOY / "examples").with_suffix(""))
+    for path in DEPLOY.glob("examples/*/*.yaml")
+    if path.name != "kustomization.yaml"
+)
+"""Example and file: `vllm-pool/engines`, `vllm-prefill-decode/prefill`."""
+TWO_POOLS = sorted({pool.partition("/")[0] for pool in POOLS if pool.endswith("/prefill")})
 
 
 def load(path: Path) -> Any:
@@ -39,9 +46,26 @@ def container() -> Any:
     return only
 
 
-def settings() -> Settings:
-    _, bound, _ = application().parse_args(container()["args"], exit_on_error=False, print_error=False)
+def settings(example: str | None = None) -> Settings:
+    """What the frontend is told: in `base`, or with what an example adds."""
+    args = list(container()["args"])
+    changed = load(DEPLOY / "examples" / example / "kustomization.yaml").get("patches", []) if example else []
+    for patch in changed:
+        assert patch["target"] == {"kind": "Deployment", "name": base("deployment.yaml")["metadata"]["name"]}
+        for change in yaml.safe_load(patch["patch"]):
+            assert (change["op"], change["path"]) == ("add", "/spec/template/spec/containers/0/args/-")
+            args.append(change["value"])
+    _, bound, _ = application().parse_args(args, exit_on_error=False, print_error=False)
     return bound.kwargs["settings"]  # type: ignore[no-any-return]
+
+
+def engines(pool: str) -> Any:
+    return load(DEPLOY / "examples" / f"{pool}.yaml")
+
+
+def engine_args(pool: str) -> list[str]:
+    (engine,) = pod_of(engines(pool))["containers"]
+    return [*engine["args"], *(f"{item['name']}={item['value']}" for item in engine.get("env", ()) if "value" in item)]
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: str(path.relative_to(DEPLOY)))
@@ -128,23 +152,28 @@ def test_the_service_reaches_the_pods() -> None:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_pools_are_what_the_frontend_selects(pool: str) -> None:
-    manifest = load(DEPLOY / "examples" / pool / "engines.yaml")
+    manifest = engines(pool)
     labels = manifest["spec"]["template"]["metadata"]["labels"]
-    key, value = str(settings().sources.pods).split("=")
+    sources = settings(pool.partition("/")[0]).sources
+    selector, port = (
+        (sources.prefill_pods, sources.prefill_pod_port)
+        if pool.endswith("/prefill")
+        else (sources.pods, sources.pod_port)
+    )
+    key, value = str(selector).split("=")
     assert labels[key] == value
     (engine,) = pod_of(manifest)["containers"]
     ports = {port["name"]: port["containerPort"] for port in engine["ports"]}
-    assert ports["grpc"] == settings().sources.pod_port
+    assert ports["grpc"] == port
     arguments = " ".join(engine["args"])
     assert re.search(rf"--(grpc-)?port={ports['grpc']}\b", arguments)
     assert "--host=0.0.0.0" in arguments
-    selector = manifest["spec"]["selector"]["matchLabels"]
-    assert selector.items() <= labels.items()
+    assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_d15_pools_give_frontends_time_to_admit_before_the_next_old_pod_goes(pool: str) -> None:
-    spec = load(DEPLOY / "examples" / pool / "engines.yaml")["spec"]
+    spec = engines(pool)["spec"]
     assert spec["minReadySeconds"] >= MembershipSettings().probe_retry_max
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert pod_of({"spec": spec})["containers"][0]["readinessProbe"]
@@ -152,43 +181,83 @@ def test_d15_pools_give_frontends_time_to_admit_before_the_next_old_pod_goes(poo
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_m1_a_deleted_engine_pod_lives_on_for_its_running_answers(pool: str) -> None:
-    pod = pod_of(load(DEPLOY / "examples" / pool / "engines.yaml"))
+    pod = pod_of(engines(pool))
     pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pause >= 30
     assert pod["terminationGracePeriodSeconds"] > pause
 
 
 def test_d10_examples_say_how_to_select_head_pods_only() -> None:
-    text = (DEPLOY / "examples/sglang-pool/engines.yaml").read_text(encoding="utf-8")
-    assert "leaderworkerset.sigs.k8s.io/worker-index=0" in text
+    for pool in (pool for pool in POOLS if pool.startswith("sglang")):
+        text = (DEPLOY / f"examples/{pool}.yaml").read_text(encoding="utf-8")
+        assert "leaderworkerset.sigs.k8s.io/worker-index=0" in text
 
 
 def test_stock_flags_of_the_engines() -> None:
-    def args(pool: str) -> list[str]:
-        (engine,) = pod_of(load(DEPLOY / "examples" / pool / "engines.yaml"))["containers"]
-        return [*engine["args"], *(f"{item['name']}={item['value']}" for item in engine.get("env", ()))]
+    assert {"--grpc-port=30001", "--incremental-streaming-output"} <= set(engine_args("sglang-pool/engines"))
+    assert "--grpc" in engine_args("vllm-pool/engines")
+    flags = engine_args("vllm-pool/engines")
+    assert not any(flag.startswith("--grpc-port") for flag in flags), "the two exclude each other"
+    assert {"--grpc-port=30001", "VLLM_USE_RUST_FRONTEND=1"} <= set(engine_args("vllm-native-pool/engines"))
 
-    assert {"--grpc-port=30001", "--incremental-streaming-output"} <= set(args("sglang-pool"))
-    assert "--grpc" in args("vllm-pool")
-    assert not any(flag.startswith("--grpc-port") for flag in args("vllm-pool")), "the two exclude each other"
-    assert {"--grpc-port=30001", "VLLM_USE_RUST_FRONTEND=1"} <= set(args("vllm-native-pool"))
+
+@pytest.mark.parametrize("example", TWO_POOLS)
+def test_two_pools_are_two_selectors_that_share_no_pod(example: str) -> None:
+    chosen = settings(example)
+    chosen.validate()
+    assert topology(chosen) == "disaggregated"
+    assert chosen.sources.prefill_pods != chosen.sources.pods
+    names = {pool: engines(f"{example}/{pool}")["metadata"]["name"] for pool in ("prefill", "decode")}
+    selectors = [engines(f"{example}/{pool}")["spec"]["selector"]["matchLabels"] for pool in names]
+    assert len(set(names.values())) == 2
+    assert selectors[0] != selectors[1]
+    assert set(load(DEPLOY / f"examples/{example}/kustomization.yaml")["resources"]) == {
+        "../../base",
+        "prefill.yaml",
+        "decode.yaml",
+    }
+
+
+def test_sglangs_pools_report_their_roles_and_can_meet() -> None:
+    prefill, decode = (set(engine_args(f"sglang-prefill-decode/{role}")) for role in ("prefill", "decode"))
+    assert prefill - decode == {"--disaggregation-mode=prefill", "--disaggregation-bootstrap-port=8998"}
+    assert decode - prefill == {"--disaggregation-mode=decode"}, "what must agree does"
+    (engine,) = pod_of(engines("sglang-prefill-decode/prefill"))["containers"]
+    assert {"name": "bootstrap", "containerPort": 8998} in engine["ports"]
+
+
+def test_vllms_pools_can_be_fetched_from_by_other_pods() -> None:
+    prefill, decode = (engine_args(f"vllm-prefill-decode/{role}") for role in ("prefill", "decode"))
+    assert prefill == decode
+    (given,) = (flag for flag in prefill if flag.startswith("--kv-transfer-config="))
+    assert json.loads(given.partition("=")[2]) == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    for role in ("prefill", "decode"):
+        (engine,) = pod_of(engines(f"vllm-prefill-decode/{role}"))["containers"]
+        told = {item["name"]: item for item in engine["env"]}
+        host = told["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"]
+        assert host == {"fieldRef": {"fieldPath": "status.podIP"}}, "the default is localhost"
+        ports = {port["name"]: port["containerPort"] for port in engine["ports"]}
+        assert ports["nixl"] == int(told["VLLM_NIXL_SIDE_CHANNEL_PORT"]["value"])
+        assert ports["nixl"] >= ports["kv-replay"] + 8, "ranks count up"
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_k6_engines_publish_what_the_frontend_is_told_to_route_by(pool: str) -> None:
     assert settings().routing.policy == "kv"
-    manifest = load(DEPLOY / "examples" / pool / "engines.yaml")
+    manifest = engines(pool)
     (engine,) = pod_of(manifest)["containers"]
     given = [argument for argument in engine["args"] if argument.startswith("--kv-events-config=")]
     (config,) = [json.loads(argument.partition("=")[2]) for argument in given]
     assert config["publisher"] == "zmq", "SGLang's default is none"
-    assert config.get("enable_kv_cache_events") is (None if pool == "sglang-pool" else True)
+    assert config.get("enable_kv_cache_events") is (None if pool.startswith("sglang") else True)
     ports = {port["name"]: port["containerPort"] for port in engine["ports"]}
     for name, option in (("kv-events", "endpoint"), ("kv-replay", "replay_endpoint")):
         assert config[option] == f"tcp://*:{ports[name]}", "any other wildcard makes vLLM connect"
     assert ports["kv-replay"] >= ports["kv-events"] + 8, "ranks count up"
     told = manifest["spec"]["template"]["metadata"].get("annotations", {}).get(KubeSettings().kv_events_port_annotation)
-    assert told == (f"{ports['kv-events']}/{ports['kv-replay']}" if pool == "vllm-pool" else None)
+    assert told == (
+        f"{ports['kv-events']}/{ports['kv-replay']}" if pool.startswith(("vllm-pool/", "vllm-prefill")) else None
+    )
 
 
 def test_the_image_has_pinned_requirements_no_root_and_no_registry_host() -> None:

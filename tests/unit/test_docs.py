@@ -26,9 +26,14 @@ from tests.unit.core.routing.fakes import FakePrompt
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy/README.md"]
 OF_OTHERS = {
+    "--disaggregated",
+    "--disaggregation-bootstrap-port",
+    "--disaggregation-mode",
+    "--disaggregation-transfer-backend",
     "--enable-metrics",
     "--kv-events",
     "--kv-events-config",
+    "--kv-transfer-config",
     "--page-size",
     "--prompt",
     "--grpc",

@@ -177,6 +177,12 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             (["--engine=grpc://a:1", f"--host={host}"], [f"--host: '{host}' is neither an address nor a name"])
             for host in ("999.1.1.1", "1.2.3", "[::1]", "a b", "-a", "a..b", "http://a", "")
         ),
+        (["--engine=grpc://a:1", "--prefill-wait=0"], ["--prefill-wait: 0", "more than 0"]),
+        (["--engine=grpc://a:1", "--prefill-min-tokens=-1"], ["--prefill-min-tokens: -1", "0 or more"]),
+        (["--engine=grpc://a:1", "--max-handovers-per-prefill=-1"], ["--max-handovers-per-prefill: -1", "0 or more"]),
+        (["--engine=grpc://a:1", "--prefill-missing=never"], ["--prefill-missing", "never", "wait", "decode", "fail"]),
+        (["--engine=grpc://a:1", "--handover-timeout=300"], ["--handover-timeout: 300 is", "below the 300 s"]),
+        (["--engine=grpc://a:1", "--handover-timeout=0"], ["--handover-timeout: 0", "more than 0"]),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_with_the_remedy(argv: list[str], parts: list[str]) -> None:

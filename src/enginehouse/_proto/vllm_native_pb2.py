@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$enginehouse/_proto/vllm_native.proto\x12\x04vllm\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"p\n\x0eRandomSampling\x12\x15\n\rnum_sequences\x18\x01 \x01(\r\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_seed\"[\n\x08\x44\x65\x63oding\x12\x18\n\x10presence_penalty\x18\x01 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x02 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x03 \x01(\x02\"\x9a\x01\n\x08Stopping\x12\x16\n\x0emax_new_tokens\x18\x01 \x01(\r\x12\x16\n\x0emin_new_tokens\x18\x02 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x14\n\x0cstop_strings\x18\x04 \x03(\t\x12\x1c\n\x14include_stop_strings\x18\x05 \x01(\x08\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\"\xa9\x01\n\x0fResponseOptions\x12\x18\n\x10prompt_token_ids\x18\x01 \x01(\x08\x12\x18\n\x0boutput_text\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x10output_token_ids\x18\x05 \x01(\x08\x12 \n\x13skip_special_tokens\x18\x08 \x01(\x08H\x01\x88\x01\x01\x42\x0e\n\x0c_output_textB\x16\n\x14_skip_special_tokens\"\xd5\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12#\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x0e.vllm.TokenIdsH\x00\x12\x18\n\x0btemperature\x18\x05 \x01(\x02H\x01\x88\x01\x01\x12$\n\x06random\x18\x06 \x01(\x0b\x32\x14.vllm.RandomSampling\x12 \n\x08\x64\x65\x63oding\x18\x07 \x01(\x0b\x32\x0e.vllm.Decoding\x12 \n\x08stopping\x18\x08 \x01(\x0b\x32\x0e.vllm.Stopping\x12\'\n\x08response\x18\t \x01(\x0b\x32\x15.vllm.ResponseOptions\x12\x10\n\x08priority\x18\x0c \x01(\x05\x12\x11\n\tlora_name\x18\x0f \x01(\tB\x08\n\x06promptB\x0e\n\x0c_temperature\":\n\nPromptInfo\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\xd3\x01\n\nFinishInfo\x12\x19\n\x11num_output_tokens\x18\x01 \x01(\r\x12)\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x12.vllm.FinishReason\x12\x17\n\rstop_token_id\x18\x03 \x01(\rH\x00\x12\x16\n\x0c\x65os_token_id\x18\x04 \x01(\rH\x00\x12\x15\n\x0bstop_string\x18\x05 \x01(\tH\x00\x12\x1a\n\rcached_tokens\x18\t \x01(\rH\x01\x88\x01\x01\x42\t\n\x07matchedB\x10\n\x0e_cached_tokens\"\x88\x01\n\x06Output\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nnum_tokens\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12*\n\x0b\x66inish_info\x18\x08 \x01(\x0b\x32\x10.vllm.FinishInfoH\x00\x88\x01\x01\x42\x0e\n\x0c_finish_info\"l\n\x10GenerateResponse\x12*\n\x0bprompt_info\x18\x01 \x01(\x0b\x32\x10.vllm.PromptInfoH\x00\x88\x01\x01\x12\x1c\n\x06output\x18\x02 \x01(\x0b\x32\x0c.vllm.OutputB\x0e\n\x0c_prompt_info\"\x16\n\x14GetServerInfoRequest\"\xc3\x01\n\x0bParallelism\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x10\n\x08pipeline\x18\x02 \x01(\r\x12\x1a\n\x12\x64\x61ta_parallel_size\x18\x03 \x01(\r\x12\x1a\n\x12\x64\x61ta_parallel_rank\x18\x04 \x01(\r\x12$\n\x1c\x64\x65\x63ode_context_parallel_size\x18\x05 \x01(\r\x12\x12\n\nworld_size\x18\x06 \x01(\x04\x12 \n\x18\x64\x61ta_parallel_size_local\x18\x07 \x01(\r\"\xf4\x02\n\nServerInfo\x12\x16\n\x0e\x65ngine_version\x18\x01 \x01(\t\x12\x13\n\x0b\x61pi_version\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12&\n\x0bparallelism\x18\x04 \x01(\x0b\x32\x11.vllm.Parallelism\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\x12\x15\n\rkv_block_size\x18\x06 \x01(\r\x12\x17\n\x0ftotal_kv_blocks\x18\x07 \x01(\x04\x12\x1c\n\x14max_running_requests\x18\x08 \x01(\r\x12\x1a\n\x12max_batched_tokens\x18\t \x01(\r\x12\x11\n\tmax_loras\x18\n \x01(\r\x12\x18\n\x10protocol_version\x18\x0c \x01(\t\x12+\n\x1e\x65\x66\x66\x65\x63tive_attention_block_size\x18\x0e \x01(\x04H\x00\x88\x01\x01\x42!\n\x1f_effective_attention_block_size\"\x15\n\x13GetModelInfoRequest\"\xf0\x01\n\tModelInfo\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x19\n\x11served_model_name\x18\x02 \x01(\t\x12\x0f\n\x07\x61liases\x18\x03 \x03(\t\x12\x1b\n\x13supports_text_input\x18\x14 \x01(\x08\x12 \n\x18supports_token_ids_input\x18\x15 \x01(\x08\x12\x15\n\rsupports_lora\x18\x16 \x01(\x08\x12\x1b\n\x13supports_multimodal\x18\x17 \x01(\x08\x12\x18\n\x10reasoning_parser\x18\x18 \x01(\t\x12\x18\n\x10tool_call_parser\x18\x19 \x01(\t\"\x1a\n\x18GetKvEventSourcesRequest\"\xf9\x01\n\rKvEventSource\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x17\n\x0freplay_endpoint\x18\x04 \x01(\t\x12\x1f\n\x12\x64\x61ta_parallel_rank\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x65ncoding\x18\x06 \x01(\t\x12\x16\n\x0eschema_version\x18\x07 \x01(\r\x12\x14\n\x0c\x62uffer_steps\x18\x08 \x01(\x04\x12\x0b\n\x03hwm\x18\t \x01(\x04\x12\x16\n\x0emax_queue_size\x18\n \x01(\x04\x42\x15\n\x13_data_parallel_rank\"A\n\x19GetKvEventSourcesResponse\x12$\n\x07sources\x18\x01 \x03(\x0b\x32\x13.vllm.KvEventSource\"\x12\n\x10ListLorasRequest\"?\n\x04Lora\x12\x0f\n\x07lora_id\x18\x01 \x01(\x03\x12\x11\n\tlora_name\x18\x02 \x01(\t\x12\x13\n\x0bsource_path\x18\x03 \x01(\t\".\n\x11ListLorasResponse\x12\x19\n\x05loras\x18\x01 \x03(\x0b\x32\n.vllm.Lora\"#\n\x0c\x41\x62ortRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"\x0f\n\rAbortResponse\"\x11\n\x0fIsPausedRequest\"\"\n\x10IsPausedResponse\x12\x0e\n\x06paused\x18\x01 \x01(\x08*C\n\x0c\x46inishReason\x12\x10\n\x0cNOT_FINISHED\x10\x00\x12\n\n\x06LENGTH\x10\x01\x12\x08\n\x04STOP\x10\x02\x12\x0b\n\x07\x41\x42ORTED\x10\x03\x32N\n\tInference\x12\x41\n\x0eGenerateStream\x12\x15.vllm.GenerateRequest\x1a\x16.vllm.GenerateResponse0\x01\x32\x85\x03\n\x07\x43ontrol\x12=\n\rGetServerInfo\x12\x1a.vllm.GetServerInfoRequest\x1a\x10.vllm.ServerInfo\x12:\n\x0cGetModelInfo\x12\x19.vllm.GetModelInfoRequest\x1a\x0f.vllm.ModelInfo\x12T\n\x11GetKvEventSources\x12\x1e.vllm.GetKvEventSourcesRequest\x1a\x1f.vllm.GetKvEventSourcesResponse\x12<\n\tListLoras\x12\x16.vllm.ListLorasRequest\x1a\x17.vllm.ListLorasResponse\x12\x39\n\x08IsPaused\x12\x15.vllm.IsPausedRequest\x1a\x16.vllm.IsPausedResponse\x12\x30\n\x05\x41\x62ort\x12\x12.vllm.AbortRequest\x1a\x13.vllm.AbortResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$enginehouse/_proto/vllm_native.proto\x12\x04vllm\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"p\n\x0eRandomSampling\x12\x15\n\rnum_sequences\x18\x01 \x01(\r\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_seed\"[\n\x08\x44\x65\x63oding\x12\x18\n\x10presence_penalty\x18\x01 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x02 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x03 \x01(\x02\"\x9a\x01\n\x08Stopping\x12\x16\n\x0emax_new_tokens\x18\x01 \x01(\r\x12\x16\n\x0emin_new_tokens\x18\x02 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x14\n\x0cstop_strings\x18\x04 \x03(\t\x12\x1c\n\x14include_stop_strings\x18\x05 \x01(\x08\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\"\xa9\x01\n\x0fResponseOptions\x12\x18\n\x10prompt_token_ids\x18\x01 \x01(\x08\x12\x18\n\x0boutput_text\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x10output_token_ids\x18\x05 \x01(\x08\x12 \n\x13skip_special_tokens\x18\x08 \x01(\x08H\x01\x88\x01\x01\x42\x0e\n\x0c_output_textB\x16\n\x14_skip_special_tokens\"*\n\x0cKvParameters\x12\x1a\n\x12kv_transfer_params\x18\x03 \x01(\x0c\"\xf5\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12#\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x0e.vllm.TokenIdsH\x00\x12\x18\n\x0btemperature\x18\x05 \x01(\x02H\x01\x88\x01\x01\x12$\n\x06random\x18\x06 \x01(\x0b\x32\x14.vllm.RandomSampling\x12 \n\x08\x64\x65\x63oding\x18\x07 \x01(\x0b\x32\x0e.vllm.Decoding\x12 \n\x08stopping\x18\x08 \x01(\x0b\x32\x0e.vllm.Stopping\x12\'\n\x08response\x18\t \x01(\x0b\x32\x15.vllm.ResponseOptions\x12\x1e\n\x02kv\x18\n \x01(\x0b\x32\x12.vllm.KvParameters\x12\x10\n\x08priority\x18\x0c \x01(\x05\x12\x11\n\tlora_name\x18\x0f \x01(\tB\x08\n\x06promptB\x0e\n\x0c_temperature\":\n\nPromptInfo\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\xef\x01\n\nFinishInfo\x12\x19\n\x11num_output_tokens\x18\x01 \x01(\r\x12)\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x12.vllm.FinishReason\x12\x17\n\rstop_token_id\x18\x03 \x01(\rH\x00\x12\x16\n\x0c\x65os_token_id\x18\x04 \x01(\rH\x00\x12\x15\n\x0bstop_string\x18\x05 \x01(\tH\x00\x12\x1a\n\x12kv_transfer_params\x18\x06 \x01(\x0c\x12\x1a\n\rcached_tokens\x18\t \x01(\rH\x01\x88\x01\x01\x42\t\n\x07matchedB\x10\n\x0e_cached_tokens\"\x88\x01\n\x06Output\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nnum_tokens\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12*\n\x0b\x66inish_info\x18\x08 \x01(\x0b\x32\x10.vllm.FinishInfoH\x00\x88\x01\x01\x42\x0e\n\x0c_finish_info\"l\n\x10GenerateResponse\x12*\n\x0bprompt_info\x18\x01 \x01(\x0b\x32\x10.vllm.PromptInfoH\x00\x88\x01\x01\x12\x1c\n\x06output\x18\x02 \x01(\x0b\x32\x0c.vllm.OutputB\x0e\n\x0c_prompt_info\"\x16\n\x14GetServerInfoRequest\"\xc3\x01\n\x0bParallelism\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x10\n\x08pipeline\x18\x02 \x01(\r\x12\x1a\n\x12\x64\x61ta_parallel_size\x18\x03 \x01(\r\x12\x1a\n\x12\x64\x61ta_parallel_rank\x18\x04 \x01(\r\x12$\n\x1c\x64\x65\x63ode_context_parallel_size\x18\x05 \x01(\r\x12\x12\n\nworld_size\x18\x06 \x01(\x04\x12 \n\x18\x64\x61ta_parallel_size_local\x18\x07 \x01(\r\"\xf4\x02\n\nServerInfo\x12\x16\n\x0e\x65ngine_version\x18\x01 \x01(\t\x12\x13\n\x0b\x61pi_version\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12&\n\x0bparallelism\x18\x04 \x01(\x0b\x32\x11.vllm.Parallelism\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\x12\x15\n\rkv_block_size\x18\x06 \x01(\r\x12\x17\n\x0ftotal_kv_blocks\x18\x07 \x01(\x04\x12\x1c\n\x14max_running_requests\x18\x08 \x01(\r\x12\x1a\n\x12max_batched_tokens\x18\t \x01(\r\x12\x11\n\tmax_loras\x18\n \x01(\r\x12\x18\n\x10protocol_version\x18\x0c \x01(\t\x12+\n\x1e\x65\x66\x66\x65\x63tive_attention_block_size\x18\x0e \x01(\x04H\x00\x88\x01\x01\x42!\n\x1f_effective_attention_block_size\"\x15\n\x13GetModelInfoRequest\"\xf0\x01\n\tModelInfo\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x19\n\x11served_model_name\x18\x02 \x01(\t\x12\x0f\n\x07\x61liases\x18\x03 \x03(\t\x12\x1b\n\x13supports_text_input\x18\x14 \x01(\x08\x12 \n\x18supports_token_ids_input\x18\x15 \x01(\x08\x12\x15\n\rsupports_lora\x18\x16 \x01(\x08\x12\x1b\n\x13supports_multimodal\x18\x17 \x01(\x08\x12\x18\n\x10reasoning_parser\x18\x18 \x01(\t\x12\x18\n\x10tool_call_parser\x18\x19 \x01(\t\"\x1a\n\x18GetKvEventSourcesRequest\"\xf9\x01\n\rKvEventSource\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x17\n\x0freplay_endpoint\x18\x04 \x01(\t\x12\x1f\n\x12\x64\x61ta_parallel_rank\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x65ncoding\x18\x06 \x01(\t\x12\x16\n\x0eschema_version\x18\x07 \x01(\r\x12\x14\n\x0c\x62uffer_steps\x18\x08 \x01(\x04\x12\x0b\n\x03hwm\x18\t \x01(\x04\x12\x16\n\x0emax_queue_size\x18\n \x01(\x04\x42\x15\n\x13_data_parallel_rank\"A\n\x19GetKvEventSourcesResponse\x12$\n\x07sources\x18\x01 \x03(\x0b\x32\x13.vllm.KvEventSource\"\x12\n\x10ListLorasRequest\"?\n\x04Lora\x12\x0f\n\x07lora_id\x18\x01 \x01(\x03\x12\x11\n\tlora_name\x18\x02 \x01(\t\x12\x13\n\x0bsource_path\x18\x03 \x01(\t\".\n\x11ListLorasResponse\x12\x19\n\x05loras\x18\x01 \x03(\x0b\x32\n.vllm.Lora\"#\n\x0c\x41\x62ortRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"\x0f\n\rAbortResponse\"\x11\n\x0fIsPausedRequest\"\"\n\x10IsPausedResponse\x12\x0e\n\x06paused\x18\x01 \x01(\x08*C\n\x0c\x46inishReason\x12\x10\n\x0cNOT_FINISHED\x10\x00\x12\n\n\x06LENGTH\x10\x01\x12\x08\n\x04STOP\x10\x02\x12\x0b\n\x07\x41\x42ORTED\x10\x03\x32N\n\tInference\x12\x41\n\x0eGenerateStream\x12\x15.vllm.GenerateRequest\x1a\x16.vllm.GenerateResponse0\x01\x32\x85\x03\n\x07\x43ontrol\x12=\n\rGetServerInfo\x12\x1a.vllm.GetServerInfoRequest\x1a\x10.vllm.ServerInfo\x12:\n\x0cGetModelInfo\x12\x19.vllm.GetModelInfoRequest\x1a\x0f.vllm.ModelInfo\x12T\n\x11GetKvEventSources\x12\x1e.vllm.GetKvEventSourcesRequest\x1a\x1f.vllm.GetKvEventSourcesResponse\x12<\n\tListLoras\x12\x16.vllm.ListLorasRequest\x1a\x17.vllm.ListLorasResponse\x12\x39\n\x08IsPaused\x12\x15.vllm.IsPausedRequest\x1a\x16.vllm.IsPausedResponse\x12\x30\n\x05\x41\x62ort\x12\x12.vllm.AbortRequest\x1a\x13.vllm.AbortResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'enginehouse._proto.vllm_native_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2926
-  _globals['_FINISHREASON']._serialized_end=2993
+  _globals['_FINISHREASON']._serialized_start=3030
+  _globals['_FINISHREASON']._serialized_end=3097
   _globals['_TOKENIDS']._serialized_start=46
   _globals['_TOKENIDS']._serialized_end=69
   _globals['_RANDOMSAMPLING']._serialized_start=71
@@ -43,48 +43,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOPPING']._serialized_end=433
   _globals['_RESPONSEOPTIONS']._serialized_start=436
   _globals['_RESPONSEOPTIONS']._serialized_end=605
-  _globals['_GENERATEREQUEST']._serialized_start=608
-  _globals['_GENERATEREQUEST']._serialized_end=949
-  _globals['_PROMPTINFO']._serialized_start=951
-  _globals['_PROMPTINFO']._serialized_end=1009
-  _globals['_FINISHINFO']._serialized_start=1012
-  _globals['_FINISHINFO']._serialized_end=1223
-  _globals['_OUTPUT']._serialized_start=1226
-  _globals['_OUTPUT']._serialized_end=1362
-  _globals['_GENERATERESPONSE']._serialized_start=1364
-  _globals['_GENERATERESPONSE']._serialized_end=1472
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=1474
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=1496
-  _globals['_PARALLELISM']._serialized_start=1499
-  _globals['_PARALLELISM']._serialized_end=1694
-  _globals['_SERVERINFO']._serialized_start=1697
-  _globals['_SERVERINFO']._serialized_end=2069
-  _globals['_GETMODELINFOREQUEST']._serialized_start=2071
-  _globals['_GETMODELINFOREQUEST']._serialized_end=2092
-  _globals['_MODELINFO']._serialized_start=2095
-  _globals['_MODELINFO']._serialized_end=2335
-  _globals['_GETKVEVENTSOURCESREQUEST']._serialized_start=2337
-  _globals['_GETKVEVENTSOURCESREQUEST']._serialized_end=2363
-  _globals['_KVEVENTSOURCE']._serialized_start=2366
-  _globals['_KVEVENTSOURCE']._serialized_end=2615
-  _globals['_GETKVEVENTSOURCESRESPONSE']._serialized_start=2617
-  _globals['_GETKVEVENTSOURCESRESPONSE']._serialized_end=2682
-  _globals['_LISTLORASREQUEST']._serialized_start=2684
-  _globals['_LISTLORASREQUEST']._serialized_end=2702
-  _globals['_LORA']._serialized_start=2704
-  _globals['_LORA']._serialized_end=2767
-  _globals['_LISTLORASRESPONSE']._serialized_start=2769
-  _globals['_LISTLORASRESPONSE']._serialized_end=2815
-  _globals['_ABORTREQUEST']._serialized_start=2817
-  _globals['_ABORTREQUEST']._serialized_end=2852
-  _globals['_ABORTRESPONSE']._serialized_start=2854
-  _globals['_ABORTRESPONSE']._serialized_end=2869
-  _globals['_ISPAUSEDREQUEST']._serialized_start=2871
-  _globals['_ISPAUSEDREQUEST']._serialized_end=2888
-  _globals['_ISPAUSEDRESPONSE']._serialized_start=2890
-  _globals['_ISPAUSEDRESPONSE']._serialized_end=2924
-  _globals['_INFERENCE']._serialized_start=2995
-  _globals['_INFERENCE']._serialized_end=3073
-  _globals['_CONTROL']._serialized_start=3076
-  _globals['_CONTROL']._serialized_end=3465
+  _globals['_KVPARAMETERS']._serialized_start=607
+  _globals['_KVPARAMETERS']._serialized_end=649
+  _globals['_GENERATEREQUEST']._serialized_start=652
+  _globals['_GENERATEREQUEST']._serialized_end=1025
+  _globals['_PROMPTINFO']._serialized_start=1027
+  _globals['_PROMPTINFO']._serialized_end=1085
+  _globals['_FINISHINFO']._serialized_start=1088
+  _globals['_FINISHINFO']._serialized_end=1327
+  _globals['_OUTPUT']._serialized_start=1330
+  _globals['_OUTPUT']._serialized_end=1466
+  _globals['_GENERATERESPONSE']._serialized_start=1468
+  _globals['_GENERATERESPONSE']._serialized_end=1576
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=1578
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=1600
+  _globals['_PARALLELISM']._serialized_start=1603
+  _globals['_PARALLELISM']._serialized_end=1798
+  _globals['_SERVERINFO']._serialized_start=1801
+  _globals['_SERVERINFO']._serialized_end=2173
+  _globals['_GETMODELINFOREQUEST']._serialized_start=2175
+  _globals['_GETMODELINFOREQUEST']._serialized_end=2196
+  _globals['_MODELINFO']._serialized_start=2199
+  _globals['_MODELINFO']._serialized_end=2439
+  _globals['_GETKVEVENTSOURCESREQUEST']._serialized_start=2441
+  _globals['_GETKVEVENTSOURCESREQUEST']._serialized_end=2467
+  _globals['_KVEVENTSOURCE']._serialized_start=2470
+  _globals['_KVEVENTSOURCE']._serialized_end=2719
+  _globals['_GETKVEVENTSOURCESRESPONSE']._serialized_start=2721
+  _globals['_GETKVEVENTSOURCESRESPONSE']._serialized_end=2786
+  _globals['_LISTLORASREQUEST']._serialized_start=2788
+  _globals['_LISTLORASREQUEST']._serialized_end=2806
+  _globals['_LORA']._serialized_start=2808
+  _globals['_LORA']._serialized_end=2871
+  _globals['_LISTLORASRESPONSE']._serialized_start=2873
+  _globals['_LISTLORASRESPONSE']._serialized_end=2919
+  _globals['_ABORTREQUEST']._serialized_start=2921
+  _globals['_ABORTREQUEST']._serialized_end=2956
+  _globals['_ABORTRESPONSE']._serialized_start=2958
+  _globals['_ABORTRESPONSE']._serialized_end=2973
+  _globals['_ISPAUSEDREQUEST']._serialized_start=2975
+  _globals['_ISPAUSEDREQUEST']._serialized_end=2992
+  _globals['_ISPAUSEDRESPONSE']._serialized_start=2994
+  _globals['_ISPAUSEDRESPONSE']._serialized_end=3028
+  _globals['_INFERENCE']._serialized_start=3099
+  _globals['_INFERENCE']._serialized_end=3177
+  _globals['_CONTROL']._serialized_start=3180
+  _globals['_CONTROL']._serialized_end=3569
 # @@protoc_insertion_point(module_scope)

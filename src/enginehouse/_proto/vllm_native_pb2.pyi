@@ -76,8 +76,14 @@ class ResponseOptions(_message.Message):
     skip_special_tokens: bool
     def __init__(self, prompt_token_ids: _Optional[bool] = ..., output_text: _Optional[bool] = ..., output_token_ids: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ...) -> None: ...
 
+class KvParameters(_message.Message):
+    __slots__ = ("kv_transfer_params",)
+    KV_TRANSFER_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    kv_transfer_params: bytes
+    def __init__(self, kv_transfer_params: _Optional[bytes] = ...) -> None: ...
+
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "text", "token_ids", "temperature", "random", "decoding", "stopping", "response", "priority", "lora_name")
+    __slots__ = ("request_id", "model", "text", "token_ids", "temperature", "random", "decoding", "stopping", "response", "kv", "priority", "lora_name")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +93,7 @@ class GenerateRequest(_message.Message):
     DECODING_FIELD_NUMBER: _ClassVar[int]
     STOPPING_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    KV_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     LORA_NAME_FIELD_NUMBER: _ClassVar[int]
     request_id: str
@@ -98,9 +105,10 @@ class GenerateRequest(_message.Message):
     decoding: Decoding
     stopping: Stopping
     response: ResponseOptions
+    kv: KvParameters
     priority: int
     lora_name: str
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., temperature: _Optional[float] = ..., random: _Optional[_Union[RandomSampling, _Mapping]] = ..., decoding: _Optional[_Union[Decoding, _Mapping]] = ..., stopping: _Optional[_Union[Stopping, _Mapping]] = ..., response: _Optional[_Union[ResponseOptions, _Mapping]] = ..., priority: _Optional[int] = ..., lora_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., temperature: _Optional[float] = ..., random: _Optional[_Union[RandomSampling, _Mapping]] = ..., decoding: _Optional[_Union[Decoding, _Mapping]] = ..., stopping: _Optional[_Union[Stopping, _Mapping]] = ..., response: _Optional[_Union[ResponseOptions, _Mapping]] = ..., kv: _Optional[_Union[KvParameters, _Mapping]] = ..., priority: _Optional[int] = ..., lora_name: _Optional[str] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
     __slots__ = ("num_prompt_tokens", "token_ids")
@@ -111,20 +119,22 @@ class PromptInfo(_message.Message):
     def __init__(self, num_prompt_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FinishInfo(_message.Message):
-    __slots__ = ("num_output_tokens", "finish_reason", "stop_token_id", "eos_token_id", "stop_string", "cached_tokens")
+    __slots__ = ("num_output_tokens", "finish_reason", "stop_token_id", "eos_token_id", "stop_string", "kv_transfer_params", "cached_tokens")
     NUM_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     STOP_STRING_FIELD_NUMBER: _ClassVar[int]
+    KV_TRANSFER_PARAMS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     num_output_tokens: int
     finish_reason: FinishReason
     stop_token_id: int
     eos_token_id: int
     stop_string: str
+    kv_transfer_params: bytes
     cached_tokens: int
-    def __init__(self, num_output_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., stop_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., stop_string: _Optional[str] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, num_output_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., stop_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., stop_string: _Optional[str] = ..., kv_transfer_params: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class Output(_message.Message):
     __slots__ = ("index", "text", "num_tokens", "token_ids", "finish_info")

@@ -6,15 +6,14 @@ A list is taken whole or not at all: one bad entry refuses it, and the reason sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import yaml
 
-from enginehouse.domain.engine import InvalidTarget, ProtocolName, Role, Target, port_number
+from enginehouse.domain.engine import OPTIONS, InvalidTarget, Target
 from enginehouse.domain.feed import Wanted
 
-_KV_KEYS = ("kv-events-port", "kv-replay-port")
-_KEYS = ("url", "role", "protocol", *_KV_KEYS, "name")
+_KEYS = ("url", *OPTIONS, "name")
 _RIGHT = f"expected an address (grpc://HOST:PORT) or a map with url and perhaps {', '.join(_KEYS[1:])}"
 
 
@@ -37,6 +36,10 @@ def engine(target: Target, name: str | None = None) -> Wanted:
     hints = f"role={target.role or '-'}, protocol={target.protocol or '-'}"
     if target.kv_events_port is not None:
         hints += f", kv={target.kv_events_port}/{target.kv_replay_port or '-'}"
+    if target.bootstrap_port is not None or target.bootstrap_host is not None:
+        hints += f", met={target.bootstrap_host or '-'}:{target.bootstrap_port or '-'}"
+    if target.group is not None:
+        hints += f", group={target.group}"
     return Wanted(
         engine_id=target.url,
         owner=target.url,
@@ -130,36 +133,20 @@ def _target(node: yaml.Node, number: int) -> Target:
 
 
 def _hints(target: Target, fields: dict[str, yaml.Node], number: int) -> Target:
-    if "role" in fields:
-        node = fields["role"]
-        if node.value not in list(Role):
-            raise _Bad(node, number, f"role {node.value!r} is not one of {', '.join(Role)}")
-        if target.role not in (None, node.value):
-            raise _Bad(node, number, f"role {node.value!r} contradicts the url, which says {target.role}")
-        target = replace(target, role=Role(node.value))
-    if "protocol" in fields:
-        node = fields["protocol"]
-        if node.value not in list(ProtocolName):
-            raise _Bad(node, number, f"protocol {node.value!r} is not one of {', '.join(ProtocolName)}")
-        if target.protocol not in (None, node.value):
-            raise _Bad(node, number, f"protocol {node.value!r} contradicts the url, which says {target.protocol}")
-        target = replace(target, protocol=ProtocolName(node.value))
-    return _kv_ports(target, fields, number)
-
-
-def _kv_ports(target: Target, fields: dict[str, yaml.Node], number: int) -> Target:
-    said = {"kv-events-port": target.kv_events_port, "kv-replay-port": target.kv_replay_port}
-    for key in _KV_KEYS:
-        if key not in fields:
-            continue
-        node = fields[key]
-        port = port_number(node.value)
-        if port is None:
-            raise _Bad(node, number, f"{key} {node.value[:20]!r} is not a number from 1 to 65535")
-        if said[key] not in (None, port):
-            raise _Bad(node, number, f"{key} {port} contradicts the url, which says {said[key]}")
-        said[key] = port
-    events, replay = said["kv-events-port"], said["kv-replay-port"]
-    if replay is not None and events is None:
-        raise _Bad(fields["kv-replay-port"], number, "kv-replay-port needs kv-events-port")
-    return replace(target, kv_events_port=events, kv_replay_port=replay)
+    """The target with what the map says besides its url, which may say the same but nothing else."""
+    told = {key: fields[key].value for key in OPTIONS if key in fields}
+    for key, value in told.items():
+        try:
+            # Each alone first, to know where it stands; what belongs together is looked at in the end.
+            alone = Target(target.host, target.port, kv_events_port=1).told({key: value})
+        except InvalidTarget as error:
+            raise _Bad(fields[key], number, str(error)) from error
+        name = key.replace("-", "_")
+        said, here = getattr(target, name), getattr(alone, name)
+        if said not in (None, here):
+            shown = here if isinstance(here, int) else repr(value)
+            raise _Bad(fields[key], number, f"{key} {shown} contradicts the url, which says {said}")
+    try:
+        return target.told(told)
+    except InvalidTarget as error:  # only a port of these wants another
+        raise _Bad(fields.get("kv-replay-port", fields["url"]), number, str(error)) from error

@@ -21,6 +21,7 @@ class Metadata(Reference, frozen=True, rename="camel"):
     """metadata."""
 
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
     deletion_timestamp: str | None = None
 
 

@@ -10,23 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from enginehouse.core.pod_ports import Ports, read_ports
+from enginehouse.core.pod_rules import PodRules, Refused
 from enginehouse.core.pod_shape import ContainerStatus, PodShape, Reference
-from enginehouse.domain.engine import InvalidTarget, ProtocolName, Role, Target, port_number
+from enginehouse.domain.engine import InvalidTarget, Role, Target
 from enginehouse.domain.feed import PodRef, Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class PodRules:
-    """How pods of one selector are to be read."""
-
-    port: int | None = None
-    """The pool's gRPC port, for pods without the annotation."""
-    port_annotation: str = "nvidia.com/dynamo-engine-grpc-port"
-    kv_events_port_annotation: str = "enginehouse.dev/kv-events-port"
-    role: Role | None = None
-    """The pool's role; None: let the engine say."""
-    protocol: ProtocolName | None = None
-    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +29,11 @@ class PodRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    reason: str
+class _Place:
+    """What a pod's engines are to others, as its labels and its selector say."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Ports:
-    """Where one engine of a pod listens."""
-
-    grpc: int
-    kv_events: int | None = None
-    kv_replay: int | None = None
+    role: Role | None
+    group: str | None = None
 
 
 class _Named(msgspec.Struct):
@@ -78,20 +60,50 @@ def _read(raw: bytes | msgspec.Raw, rules: PodRules) -> tuple[Reference, tuple[W
     meta = pod.metadata
     if not meta.uid or not meta.name:
         return meta, _refusal(meta, "unreadable pod: no uid or no name")
-    ports = _ports(pod, rules)
-    if isinstance(ports, _Refused):
-        return meta, _refusal(meta, ports.reason)
-    return meta, tuple(_engine(pod, each, rules) for each in ports)
+    ports, place = read_ports(pod, rules), _place(pod, rules)
+    for found in (ports, place):
+        if isinstance(found, Refused):
+            return meta, _refusal(meta, found.reason)
+    assert not isinstance(ports, Refused)
+    assert not isinstance(place, Refused)
+    return meta, tuple(_engine(pod, each, place, rules) for each in ports)
 
 
-def _engine(pod: PodShape, ports: _Ports, rules: PodRules) -> Wanted:
+def _place(pod: PodShape, rules: PodRules) -> _Place | Refused:
+    labels = pod.metadata.labels or {}
+    role, label = rules.role, labels.get(rules.role_label)
+    if label is not None:
+        where = f"label {rules.role_label}={label!r}"
+        if label not in list(Role):
+            return Refused(f"{where}: not one of {', '.join(Role)}")
+        if role not in (None, label):
+            return Refused(f"{where}: but the pods of this selector are {role} engines")
+        role = Role(label)
+    if rules.pair_by is None:
+        return _Place(role)
+    group = labels.get(rules.pair_by)
+    return _Place(role, group) if group else Refused(f"no label {rules.pair_by}, by which engines are to be paired")
+
+
+def _engine(pod: PodShape, ports: Ports, place: _Place, rules: PodRules) -> Wanted:
     meta = pod.metadata
     address, port = pod.status.address, ports.grpc
     reason = _why_not(pod)
     target: Target | None = None
     if address:
         try:
-            target = Target(address, port, rules.tls, rules.role, rules.protocol, ports.kv_events, ports.kv_replay)
+            target = Target(
+                address,
+                port,
+                rules.tls,
+                place.role,
+                rules.protocol,
+                ports.kv_events,
+                ports.kv_replay,
+                ports.bootstrap_host,
+                ports.bootstrap,
+                place.group,
+            )
         except InvalidTarget as error:
             reason = f"unusable address: {error}"
     return Wanted(
@@ -99,7 +111,7 @@ def _engine(pod: PodShape, ports: _Ports, rules: PodRules) -> Wanted:
         owner=_owner(meta),
         name=f"{meta.namespace}/{meta.name}:{port}",
         target=target,
-        generation=_generation(pod, ports, rules),
+        generation=_generation(pod, ports, place),
         eligible=not reason,
         reason=reason,
         pod=PodRef(meta.namespace, meta.name, meta.uid),
@@ -135,58 +147,6 @@ def _reference(raw: bytes | msgspec.Raw) -> Reference:
         return Reference()
 
 
-def _ports(pod: PodShape, rules: PodRules) -> tuple[_Ports, ...] | _Refused:
-    ports = _grpc_ports(pod, rules)
-    if isinstance(ports, _Refused):
-        return ports
-    kv = _kv_ports(pod, rules, len(ports))
-    if isinstance(kv, _Refused):
-        return kv
-    return tuple(_Ports(port, *events) for port, events in zip(ports, kv, strict=True))
-
-
-def _kv_ports(pod: PodShape, rules: PodRules, engines: int) -> tuple[tuple[int | None, int | None], ...] | _Refused:
-    """Per engine: where it publishes its KV events, and where it is asked for past ones."""
-    text = (pod.metadata.annotations or {}).get(rules.kv_events_port_annotation)
-    if text is None:
-        return ((None, None),) * engines
-    where = f"annotation {rules.kv_events_port_annotation}={text!r}"
-    words = [word.strip() for word in text.split(",")]
-    if len(words) != engines:
-        return _Refused(f"{where}: {len(words)} for {engines} gRPC port{'s' if engines > 1 else ''}; one for each")
-    found: list[tuple[int | None, int | None]] = []
-    for word in words:
-        events, slash, replay = word.partition("/")
-        ports = port_number(events), port_number(replay) if slash else None
-        if ports[0] is None or (slash and ports[1] is None):
-            return _Refused(f"{where}: {word[:20]!r} is not PORT or PORT/REPLAYPORT, each from 1 to 65535")
-        found.append(ports)
-    return tuple(found)
-
-
-def _grpc_ports(pod: PodShape, rules: PodRules) -> tuple[int, ...] | _Refused:
-    text = (pod.metadata.annotations or {}).get(rules.port_annotation)
-    if text is None:
-        if rules.port is None:
-            return _Refused(f"no port: the pod has no annotation {rules.port_annotation} and its pool has no port")
-        return (rules.port,)
-    where = f"annotation {rules.port_annotation}={text!r}"
-    ports: list[int] = []
-    for part in text.split(","):
-        word = part.strip()
-        # isdecimal alone would take digits of other scripts, and int() underscores and signs.
-        if not (word.isascii() and word.isdecimal()):
-            return _Refused(f"{where}: {word!r} is not a port number")
-        # The length first: int() refuses thousands of digits with an exception.
-        port = int(word) if len(word) <= 9 else 0
-        if not 1 <= port <= 65535:
-            return _Refused(f"{where}: {word[:20]} is outside 1 to 65535")
-        if port in ports:
-            return _Refused(f"{where}: port {port} is given twice")
-        ports.append(port)
-    return tuple(ports)
-
-
 def _why_not(pod: PodShape) -> str:
     """Return why the pod's engines may not serve; empty when they may."""
     status = pod.status
@@ -218,7 +178,7 @@ def _all_statuses(pod: PodShape) -> tuple[ContainerStatus, ...]:
     return (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ()))
 
 
-def _generation(pod: PodShape, ports: _Ports, rules: PodRules) -> str:
+def _generation(pod: PodShape, ports: Ports, place: _Place) -> str:
     """Return what changes with the process or where it is reached, and with nothing else (readiness above all).
 
     Any container may be the engine, native sidecars included, so each one's restart counts. Plain init containers do
@@ -228,7 +188,11 @@ def _generation(pod: PodShape, ports: _Ports, rules: PodRules) -> str:
     running = [c for c in pod.status.init_container_statuses or () if c.name in sidecars]
     running += pod.status.container_statuses or ()
     lives = ",".join(sorted(f"{c.name}#{c.restart_count}#{c.container_id or ''}" for c in running))
-    role = rules.role or "-"
-    parts = (pod.metadata.uid, pod.status.address, str(ports.grpc), role, lives)
-    kv = () if ports.kv_events is None else (f"kv{ports.kv_events}:{ports.kv_replay or '-'}",)
-    return "/".join((*parts, *kv))
+    parts = [pod.metadata.uid, pod.status.address, str(ports.grpc), place.role or "-", lives]
+    if ports.kv_events is not None:
+        parts.append(f"kv{ports.kv_events}:{ports.kv_replay or '-'}")
+    if ports.bootstrap is not None or ports.bootstrap_host is not None:
+        parts.append(f"met{ports.bootstrap_host or '-'}:{ports.bootstrap or '-'}")
+    if place.group is not None:
+        parts.append(f"group {place.group}")
+    return "/".join(parts)

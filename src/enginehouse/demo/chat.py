@@ -13,15 +13,16 @@ RULES = "You tell what engines do. " + " ".join(
     for number, what in enumerate(("joins", "serves", "drains", "leaves", "fails", "returns"), 1)
 )
 TURNS = ("Which rule speaks of an engine that drains?", "And which of one that returns?")
-_ASK = {**JSON, "x-enginehouse-debug": "explain"}
+ASK = {**JSON, "x-enginehouse-debug": "explain"}
 
 
 async def chat_scene(client: Client, model: str) -> None:
     """Both turns, and between them what each engine would cost."""
     first = _body(model, [{"role": "system", "content": RULES}, {"role": "user", "content": TURNS[0]}])
-    answer = await asyncio.to_thread(client.chat, first, headers=_ASK)
+    answer = await asyncio.to_thread(client.chat, first, headers=ASK)
+    chosen = _prefills(answer.decision)
     print(
-        f"\nA chat begins: {answer.prompt_tokens} prompt tokens go to {answer.decision['engine']}, "
+        f"\nA chat begins: {answer.prompt_tokens} prompt tokens go to {chosen['engine']}, "
         f"which had {answer.cached_tokens} of them."
     )
     messages = [*first["messages"], {"role": "assistant", "content": answer.text}]
@@ -29,12 +30,12 @@ async def chat_scene(client: Client, model: str) -> None:
     told = await _heard(client, second)
     print("Its second turn, as enginehouse explain tells it:\n")
     print("\n".join(f"    {line}".rstrip() for line in render(told)))
-    _conclude(await asyncio.to_thread(client.chat, second, headers=_ASK), answer)
+    _conclude(await asyncio.to_thread(client.chat, second, headers=ASK), answer)
 
 
 def _conclude(answer: Answer, before: Answer) -> None:
-    chosen = answer.decision
-    where = "the same engine" if chosen["engine"] == before.decision["engine"] else "another engine"
+    chosen = _prefills(answer.decision)
+    where = "the same engine" if chosen["engine"] == _prefills(before.decision)["engine"] else "another engine"
     print(
         f"\nIt goes to {chosen['engine']}, {where}: {chosen['predicted_cached_tokens']} of {answer.prompt_tokens} "
         f"tokens predicted in its cache, {answer.cached_tokens} reported by it."
@@ -46,11 +47,16 @@ async def _heard(client: Client, body: dict[str, Any]) -> Any:
     before = -1
     while True:
         told = await asyncio.to_thread(client.page, "/explain", body)
-        now = told["predicted_cached_tokens"]
+        now = _prefills(told)["predicted_cached_tokens"]
         if now == before and now > 0:
             return told
         before = now
         await asyncio.sleep(0.25)
+
+
+def _prefills(told: dict[str, Any]) -> dict[str, Any]:
+    """The choice of the engine that computes the prompt."""
+    return told.get("prefill", told)  # type: ignore[no-any-return]
 
 
 def _body(model: str, messages: list[dict[str, str]]) -> dict[str, Any]:

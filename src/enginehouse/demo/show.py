@@ -1,4 +1,5 @@
-"""The show: mock engines and the frontend in one process; one engine joins and one leaves under traffic.
+"""The show: mock engines and the frontend in one process; one engine joins and one leaves under traffic, in one pool or
+in two that prefill and decode apart.
 
 Everything is real but the engines' insides: HTTP, tokenizer, gRPC, membership. The show only does what an operator or a
 pod feed would do, and prints what can be seen from outside.
@@ -11,7 +12,7 @@ import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import count, cycle, islice
@@ -23,14 +24,15 @@ from enginehouse.adapters.logs import LogSettings, setup_logs
 from enginehouse.app import Frontend, frontend
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.core.routing.policy import PolicyName, RoutingSettings
-from enginehouse.demo.chat import chat_scene
+from enginehouse.demo.chat import ASK, chat_scene
 from enginehouse.demo.client import Client
-from enginehouse.domain.engine import ProtocolName, Target
+from enginehouse.domain.engine import ProtocolName, Role, Target
 from enginehouse.http.fleet_table import render
 from enginehouse.http.server import HttpSettings
 from enginehouse.mock import MockEngine, MockSettings
 from enginehouse.mock.journal import Journal
 from enginehouse.settings import Settings
+from enginehouse.settings.engines import FleetSettings
 
 MODEL = "demo"
 QUESTION = "What happens when an engine leaves?"
@@ -46,6 +48,8 @@ class DemoSettings:
     """Port of the frontend; 0 takes a free one. The mock engines take free ports of 127.0.0.1."""
     engines: int = 2
     """Mock engines at the start; one more joins later."""
+    disaggregated: bool = False
+    """Two pools, one that prefills and one that decodes, with so many mock engines in each."""
     policy: PolicyName = "round-robin"
     """How requests are spread."""
     once: bool = False
@@ -78,7 +82,7 @@ class Show:
         self.holds_told = settings.policy == "kv"
         """Engines publish what they hold, and it is followed."""
         self._numbers = count(1)
-        self._protocols = cycle(ProtocolName)
+        self._protocols = cycle((ProtocolName.SGLANG,) if settings.disaggregated else ProtocolName)
         self.seen: dict[str, Seen] = {}
 
     @property
@@ -86,13 +90,17 @@ class Show:
         """Where the frontend listens."""
         return f"http://{self.client.host}:{self.client.port}"
 
-    async def join(self) -> str:
-        """Start one more mock engine, of the next protocol, and tell the fleet."""
+    async def join(self, role: Role = Role.AGGREGATED) -> str:
+        """Start one more mock engine, of the next protocol, and tell the fleet; returns its id.
+
+        Only engines of one protocol pass caches to each other, so with two pools there is one.
+        """
         port = 0 if self.holds_told else None
         mock = MockEngine(
             MockSettings(
                 model=MODEL,
                 protocol=next(self._protocols),
+                role=role,
                 tokens_per_second=40,
                 kv_events_port=port,
                 kv_replay_port=port,
@@ -130,13 +138,15 @@ class Show:
         got = ((engine_id, seen.requests - before[engine_id]) for engine_id, seen in self.seen.items())
         return ", ".join(f"{engine_id} got {number}" for engine_id, number in got)
 
-    async def long_answer(self, tokens: int) -> tuple[str, asyncio.Task[tuple[int, str | None]]]:
-        """Begin an answer; returns the id of the engine that has taken it up, and the answer to wait for."""
-        before = {engine_id: seen.requests for engine_id, seen in self.seen.items()}
+    async def long_answer(
+        self, tokens: int, among: Collection[str] | None = None
+    ) -> tuple[str, asyncio.Task[tuple[int, str | None]]]:
+        """Begin an answer; returns the engine (`among` these) that has taken it up, and the answer to wait for."""
+        before = {engine_id: seen.requests for engine_id, seen in self.seen.items() if not among or engine_id in among}
         story = asyncio.create_task(self.ask(tokens), name="demo-long-answer")
         while True:
-            for engine_id, seen in self.seen.items():
-                if seen.requests > before[engine_id]:
+            for engine_id, requests in before.items():
+                if self.seen[engine_id].requests > requests:
                     return engine_id, story
             await asyncio.sleep(0.01)
 
@@ -167,10 +177,12 @@ async def _demo(settings: DemoSettings) -> None:
         ),
         routing=RoutingSettings(policy=settings.policy),
         membership=MembershipSettings(drain_timeout=60.0),
+        fleet=FleetSettings(topology="disaggregated" if settings.disaggregated else "auto"),
     )
     async with AsyncExitStack() as engines, frontend(wanted, feeds=()) as running:
         show = Show(settings, running, engines)
-        scenes = asyncio.create_task(_scenes(show, settings.engines), name="demo")
+        play = _scenes_of_two_pools if settings.disaggregated else _scenes
+        scenes = asyncio.create_task(play(show, settings.engines), name="demo")
         stopping = asyncio.create_task(stop.wait(), name="demo-stop")
         await asyncio.wait([scenes, stopping], return_when=asyncio.FIRST_COMPLETED)
         if scenes.done():
@@ -189,17 +201,46 @@ async def _scenes(show: Show, engines: int) -> None:
         await show.join()
     await show.model()
     print(f"A frontend on {show.url} with {engines} mock engines. Ask it yourself:\n\n{curl(show.url)}\n")
-    print(f"> {QUESTION}\n< ", end="", flush=True)  # mock engines answer with words by a rule, not with sense
-    await show.ask(24, lambda text: print(text, end="", flush=True))
-    print()
-    if show.holds_told:
-        await chat_scene(show.client, MODEL)
+    await _first_answer(show)
     print(f"\nTwelve requests, {engines} engines: {await show.spread(12)}")
 
     newcomer = await show.join()
     print(f"\n{newcomer} joins. Twelve more: {await show.spread(12)}")
 
-    leaver, story = await show.long_answer(100)
+    await _one_leaves(show)
+
+
+async def _scenes_of_two_pools(show: Show, engines: int) -> None:
+    for _ in range(engines):
+        await show.join(Role.PREFILL)
+    decoders = [await show.join(Role.DECODE) for _ in range(engines)]
+    await show.model()
+    print(
+        f"A frontend on {show.url} with {engines} mock engines that prefill and {engines} that decode. "
+        f"Ask it yourself:\n\n{curl(show.url)}\n"
+    )
+    await _first_answer(show)
+    answer = await asyncio.to_thread(show.client.chat, _body(4, QUESTION), headers=ASK)
+    prefill, decode = (answer.decision[part]["engine"] for part in ("prefill", "decode"))
+    print(f"\nOne more: {prefill} prefills it, {decode} fetches the KV cache from there and answers.")
+    print(f"\nTwelve requests, each seen by one engine of either pool: {await show.spread(12)}")
+
+    newcomer = await show.join(Role.PREFILL)
+    print(f"\n{newcomer} joins, to prefill. Twelve more: {await show.spread(12)}")
+
+    await _one_leaves(show, decoders)
+
+
+async def _first_answer(show: Show) -> None:
+    print(f"> {QUESTION}\n< ", end="", flush=True)  # mock engines answer with words by a rule, not with sense
+    await show.ask(24, lambda text: print(text, end="", flush=True))
+    print()
+    if show.holds_told:
+        await chat_scene(show.client, MODEL)
+
+
+async def _one_leaves(show: Show, among: Collection[str] | None = None) -> None:
+    leaver, story = await show.long_answer(100, among)
     show.leave(leaver)
     print(f"\n{leaver} leaves while it streams an answer of 100 tokens. Twelve more: {await show.spread(12)}\n")
     await show.table()

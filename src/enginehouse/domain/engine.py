@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -52,17 +53,30 @@ class Target:
     """Port where rank 0 publishes its KV events, each further rank on the next; None: let the engine say."""
     kv_replay_port: int | None = None
     """Port where rank 0 is asked for past events, counted likewise."""
+    bootstrap_host: str | None = None
+    """Where decode engines meet this prefill engine of SGLang; None: let the engine say, else where we dial it."""
+    bootstrap_port: int | None = None
+    """None: let the engine say."""
+    group: str | None = None
+    """Engines of different groups are never paired; None: it pairs with anybody who has none either."""
 
     def __post_init__(self) -> None:
-        if not self.host or re.search(r"[\s/@?#\[\]]", self.host):
-            raise InvalidTarget(f"host {self.host!r} is not a host name or address")
+        for what, host in (("host", self.host), ("bootstrap-host", self.bootstrap_host)):
+            if host is not None and not is_host(host):
+                raise InvalidTarget(f"{what} {host!r} is not a host name or address")
         if not 1 <= self.port <= 65535:
             raise InvalidTarget(f"port {self.port} is outside 1 to 65535")
-        for name, port in (("kv-events-port", self.kv_events_port), ("kv-replay-port", self.kv_replay_port)):
+        for name, port in (
+            ("kv-events-port", self.kv_events_port),
+            ("kv-replay-port", self.kv_replay_port),
+            ("bootstrap-port", self.bootstrap_port),
+        ):
             if port is not None and not 1 <= port <= 65535:
                 raise InvalidTarget(f"{name} {port} is outside 1 to 65535")
         if self.kv_replay_port is not None and self.kv_events_port is None:
             raise InvalidTarget("kv-replay-port needs kv-events-port")
+        if self.group is not None and not (self.group and self.group.isprintable()):
+            raise InvalidTarget(f"group {self.group!r} is empty or cannot be printed")
 
     @property
     def authority(self) -> str:
@@ -76,7 +90,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read `grpc://HOST:PORT[?role=…&protocol=…&kv-events-port=…&kv-replay-port=…]` (`grpcs://` for TLS).
+        """Read `grpc://HOST:PORT[?OPTION=…&OPTION=…]` (`grpcs://` for TLS); the options are those of OPTIONS.
 
         Raises InvalidTarget with a text that says what is wrong and what would be right.
         """
@@ -92,38 +106,55 @@ class Target:
             raise InvalidTarget(f"{text!r}: port is not a number from 1 to 65535; {right}") from error
         if not parts.hostname or port is None:
             raise InvalidTarget(f"{text!r}: host and port are both needed; {right}")
-        role: Role | None = None
-        protocol: ProtocolName | None = None
-        kv: dict[str, int] = {}
+        told: dict[str, str] = {}
         for key, value in parse_qsl(parts.query, keep_blank_values=True):
-            if key == "role":
-                role = _choice(Role, "role", value, text)
-            elif key == "protocol":
-                protocol = _choice(ProtocolName, "protocol", value, text)
-            elif key in ("kv-events-port", "kv-replay-port"):
-                kv[key] = _port(key, value, text)
-            else:
-                known = "role, protocol, kv-events-port and kv-replay-port"
+            if key not in OPTIONS:
+                known = f"{', '.join(OPTIONS[:-1])} and {OPTIONS[-1]}"
                 raise InvalidTarget(f"{text!r}: unknown option {key!r}; known are {known}")
-        events, replay = kv.get("kv-events-port"), kv.get("kv-replay-port")
-        if replay is not None and events is None:
-            raise InvalidTarget(f"{text!r}: kv-replay-port needs kv-events-port")
-        return cls(parts.hostname, port, parts.scheme == "grpcs", role, protocol, events, replay)
+            told[key] = value
+        try:
+            return cls(parts.hostname, port, parts.scheme == "grpcs").told(told)
+        except InvalidTarget as error:
+            raise InvalidTarget(f"{text!r}: {error}") from error
+
+    def told(self, options: Mapping[str, str]) -> Target:
+        """The same engine with what options (those of OPTIONS) say of it besides. Raises InvalidTarget."""
+        ports = {name: _port(name, options[name]) for name in _PORTS if name in options}
+        return replace(
+            self,
+            role=_choice(Role, "role", options["role"]) if "role" in options else self.role,
+            protocol=_choice(ProtocolName, "protocol", options["protocol"]) if "protocol" in options else self.protocol,
+            kv_events_port=ports.get("kv-events-port", self.kv_events_port),
+            kv_replay_port=ports.get("kv-replay-port", self.kv_replay_port),
+            bootstrap_host=options.get("bootstrap-host", self.bootstrap_host),
+            bootstrap_port=ports.get("bootstrap-port", self.bootstrap_port),
+            group=options.get("group", self.group),
+        )
 
 
-def _choice(kind: type[_E], name: str, value: str, text: str) -> _E:
+_PORTS = ("kv-events-port", "kv-replay-port", "bootstrap-port")
+OPTIONS = ("role", "protocol", *_PORTS, "bootstrap-host", "group")
+"""What may be said of an engine besides where it listens, by the names of its fields."""
+
+
+def _choice(kind: type[_E], name: str, value: str) -> _E:
     try:
         return kind(value)
     except ValueError:
         known = ", ".join(kind)
-        raise InvalidTarget(f"{text!r}: {name} {value!r} is not one of {known}") from None
+        raise InvalidTarget(f"{name} {value!r} is not one of {known}") from None
 
 
-def _port(name: str, value: str, text: str) -> int:
+def _port(name: str, value: str) -> int:
     port = port_number(value)
     if port is None:
-        raise InvalidTarget(f"{text!r}: {name} {value[:20]!r} is not a number from 1 to 65535")
+        raise InvalidTarget(f"{name} {value[:20]!r} is not a number from 1 to 65535")
     return port
+
+
+def is_host(word: str) -> bool:
+    """A host name or address as it may stand here: without brackets, port or anything of a URL."""
+    return bool(word) and re.search(r"[\s/@?#\[\]]", word) is None
 
 
 def port_number(word: str) -> int | None:
@@ -186,6 +217,12 @@ class EngineInfo:
     """The model's own generation defaults, for engines that leave applying them to us."""
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    bootstrap_host: str | None = None
     bootstrap_port: int | None = None
+    """Where decode engines meet a prefill engine of SGLang."""
+    transfer_backend: str | None = None
+    """What carries KV caches between engines (`mooncake`, `nixl`, a vLLM connector's name)."""
+    kv_dtype: str | None = None
+    """Element type of the KV cache."""
     kv_event_sources: tuple[KvEventSource, ...] = ()
     loras: tuple[str, ...] = ()

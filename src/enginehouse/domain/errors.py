@@ -174,6 +174,20 @@ class EngineFailed(EngineError):
     default_code = "engine_failed"
 
 
+class HandoverFailed(EngineFailed):
+    """The KV cache did not pass from one engine to the other. Either may be at fault, or the way between them."""
+
+    status = 502
+    default_code = "handover_failed"
+
+
+class HandoverTimeout(HandoverFailed):
+    """Nothing was heard of the decode engine in the time that a hand-over may take."""
+
+    status = 504
+    default_code = "handover_timeout"
+
+
 class EngineRejected(EngineError):
     """It says the request itself is wrong: no other engine would take it either."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from enginehouse.domain.handover import Handover
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -39,3 +41,8 @@ class EngineRequest:
     sampling: Sampling = Sampling()
     rank: int | None = None
     """Data-parallel rank; None: the engine chooses."""
+    handover: Handover | None = None
+    """None: this engine does all of it."""
+    prefill_only: bool = False
+    """Goes to the prefill engine of a pair, with Rendezvous or Keep: its KV cache is wanted, not its answer. Whatever
+    the rest says it generates one token. With Rendezvous the room chooses the rank, and `rank` is not sent."""

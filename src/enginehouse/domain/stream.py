@@ -29,3 +29,5 @@ class Delta:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     """Prompt tokens that the engine took from its cache; None: not said (yet)."""
+    kept: bytes | None = None
+    """With the finish of a request that said Keep, and always there: what Fetch has to bring."""

@@ -14,11 +14,12 @@ from enginehouse.core.openai.answers import ModelEntry, error_body, model_body, 
 from enginehouse.core.openai.refusals import printable
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.domain.errors import ModelNotFound
-from enginehouse.http import kv_page
+from enginehouse.http import kv_page, pools_page
 from enginehouse.service.drain import Readiness
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import EngineView, FeedView
 from enginehouse.service.models import Models
+from enginehouse.service.pools_view import PoolsView
 
 JSON = "application/json"
 RenderMetrics = Callable[[], tuple[bytes, str]]
@@ -37,8 +38,9 @@ class Admin:
         policy: str,
         metrics: RenderMetrics,
         kv: Callable[[], KvView] | None = None,
+        pools: Callable[[], PoolsView | None] | None = None,
     ) -> None:
-        """kv: what is known of KV caches, where the policy asks for it."""
+        """kv: what is known of KV caches, where the policy asks for it; pools: the generator's."""
         self._fleet = fleet
         self._models = models
         self._readiness = readiness
@@ -46,6 +48,7 @@ class Admin:
         self._policy = policy
         self._metrics = metrics
         self._kv = kv
+        self._pools = pools
 
     async def models(self, request: Request) -> Response:
         return Response(models_list(self._entries()), media_type=JSON)
@@ -90,6 +93,7 @@ class Admin:
         view = self._fleet.view()
         card, reasons = view.card, self._readiness.reasons()
         kv = self._kv() if self._kv is not None else None
+        pools = self._pools() if self._pools is not None else None
         body = msgspec.json.encode(
             {
                 "ready": not reasons,
@@ -97,9 +101,11 @@ class Admin:
                 "model": None if card is None else msgspec.to_builtins(card),
                 "topology": {"name": view.topology, "why": view.topology_reason},
                 "policy": self._policy,
-                "requests_in_flight": self._ledger.in_flight,
+                # A request on two engines is charged to both; the one that prefills is not asked for its answer.
+                "requests_in_flight": self._ledger.in_flight - pools_page.handovers(view.engines, self._ledger),
+                "pools": None if pools is None else pools_page.of_pools(pools, view.engines, self._ledger),
                 "kv_index": None if kv is None else kv_page.of_index(kv),
-                "engines": [self._engine(engine, kv) for engine in view.engines],
+                "engines": [self._engine(engine, kv, pools) for engine in view.engines],
                 "feeds": [_feed(feed) for feed in view.feeds],
             }
         )
@@ -115,7 +121,7 @@ class Admin:
             for name in (card.model, *card.aliases)
         ]
 
-    def _engine(self, engine: EngineView, kv: KvView | None) -> dict[str, Any]:
+    def _engine(self, engine: EngineView, kv: KvView | None, pools: PoolsView | None) -> dict[str, Any]:
         info = engine.info
         loads = [
             {"rank": rank, "requests": load.requests, "prompt_tokens": load.tokens}
@@ -136,17 +142,26 @@ class Admin:
             "load": loads,
             "url": engine.url,
             "role": engine.role,
+            **({} if pools is None else pools_page.of_engine(pools, engine, self._ledger)),
+            "group": engine.group,
+            "meets_at": None if engine.meeting_point is None else _authority(*engine.meeting_point),
             "feeds": engine.feeds,
             "pod": None if engine.pod is None else msgspec.to_builtins(engine.pod),
             "protocol": None if info is None else info.protocol,
             "model": None if info is None else info.model,
             "context_length": None if info is None else info.context_length,
             "block_size": None if info is None else info.block_size,
+            "transfer_backend": None if info is None else info.transfer_backend,
+            "kv_dtype": None if info is None else info.kv_dtype,
             "ranks": None if info is None else info.ranks,
             "instance": None if info is None else info.instance_id,
             "version": None if info is None else info.version,
             "kv": None if kv is None else kv_page.of_engine(kv, engine.engine_id, engine.incarnation),
         }
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _feed(feed: FeedView) -> dict[str, Any]:

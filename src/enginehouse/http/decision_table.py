@@ -1,4 +1,7 @@
-"""An answer of `/explain` as a table for a terminal: the rule that decided, and every engine rank, best first."""
+"""An answer of `/explain` as a table for a terminal: the rule that decided, and every engine rank, best first.
+
+Where prefill and decode are apart: one such table for each of the two engines, or why a decode engine works alone.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,13 @@ RULES = {
 }
 """For people: what each rule means."""
 
+ALONE = {
+    "short-prompt": "its prompt is shorter than --prefill-min-tokens",
+    "mostly-cached": "fewer tokens than --prefill-min-tokens are not in its cache",
+    "no-prefill-engine": "no prefill engine can take it, and --prefill-missing says decode",
+}
+"""Why a decode engine does the whole request."""
+
 
 def render(told: Any) -> list[str]:
     """The decision in lines. Raises NotAPage for anything else."""
@@ -29,6 +39,21 @@ def render(told: Any) -> list[str]:
 
 
 def _lines(told: Told) -> Iterator[str]:
+    if "alone" in told:
+        yield f"a decode engine alone: {told['alone']} ({ALONE.get(told['alone'], 'for a reason unknown here')})"
+        yield from _decision(told["decode"])
+    elif "prefill" in told:
+        yield "prefill:"
+        yield from _decision(told["prefill"])
+        yield ""
+        yield "decode, of those that fit it:"
+        yield from _decision(told["decode"], fetches=True)
+    else:
+        yield from _decision(told)
+
+
+def _decision(told: Told, *, fetches: bool = False) -> Iterator[str]:
+    """fetches: what the engine does not hold is passed to it, not computed."""
     chosen = told["chosen"]
     where = chosen["engine"] + ("" if chosen["rank"] is None else f" rank {chosen['rank']}")
     why = RULES.get(told["rule"], told["rule"])
@@ -39,7 +64,8 @@ def _lines(told: Told) -> Iterator[str]:
     weighed = any(one["cost"] is not None for one in ranks)
     titles: tuple[str, ...] = ("", "ENGINE", "RANK", "REQUESTS", "TOKENS", "QUEUED", "FULL")
     if weighed:
-        titles = (*titles, "HELD", "TO PREFILL", "PREFILL COST", "QUEUE COST", "DECODE COST", "WAIT COST", "COST")
+        missing = ("TO FETCH", "FETCH COST") if fetches else ("TO PREFILL", "PREFILL COST")
+        titles = (*titles, "HELD", *missing, "QUEUE COST", "DECODE COST", "WAIT COST", "COST")
     yield from table(titles, (_row(one, weighed) for one in ranks))
 
 

@@ -29,13 +29,16 @@ def _lines(page: Page) -> Iterator[str]:
     model = page["model"]["model"] if page["model"] else "no model yet"
     state = "ready" if page["ready"] else "not ready: " + "; ".join(page["reasons"])
     yield f"{model}, {page['topology']['name']}, {page['policy']}, {page['requests_in_flight']} in flight, {state}"
-    yield ""
-    index = page.get("kv_index")
-    if page["engines"]:
-        titles = ("NAME", "STATE", "ROLE", "STREAMS", "SINCE", "NEXT", *(("KV",) if index else ()), "REASON")
-        yield from table(titles, (engine_row(engine, with_kv=bool(index)) for engine in page["engines"]))
+    index, pools = page.get("kv_index"), page.get("pools")
+    if pools:
+        yield from _pools(page, pools, with_kv=bool(index))
     else:
-        yield "no engines"
+        yield ""
+        if page["engines"]:
+            titles = ("NAME", "STATE", "ROLE", "STREAMS", "SINCE", "NEXT", *(("KV",) if index else ()), "REASON")
+            yield from table(titles, (engine_row(engine, with_kv=bool(index)) for engine in page["engines"]))
+        else:
+            yield "no engines"
     if index:
         used, most = index["blocks"], index["limit_blocks"]
         memory = index["memory_bytes"] / 1e6
@@ -48,6 +51,41 @@ def _lines(page: Page) -> Iterator[str]:
     if page["feeds"]:
         yield ""
         yield from table(("FEED", "STATE", "AGE", "LISTINGS", "NEXT", "ERROR"), map(feed_row, page["feeds"]))
+
+
+def _pools(page: Page, pools: Page, *, with_kv: bool) -> Iterator[str]:
+    """Each pool by itself: how many serve, what that means for requests, and its engines."""
+    most = pools["max_handovers_per_prefill"]
+    yield (
+        f"{pools['pairs_in_flight']} pairs in flight, {pools['handovers_under_way']} hand-overs under way and"
+        f" {pools['handovers_waiting']} waiting ({f'at most {most}' if most else 'no limit'} per prefill rank)"
+    )
+    serving, prefill = pools["serving"]["engines"], pools["prefill"]
+    heads = {
+        "prefill": f"{prefill['engines']} serve"
+        + (f"; {prefill['missing']}: {prefill['then']}" if prefill["missing"] else ""),
+        "serving": f"{serving} serve" if serving else "no decode engine serves",
+        None: "role not known yet",
+    }
+    for pool, head in heads.items():
+        engines = [engine for engine in page["engines"] if engine["pool"] == pool]
+        if not engines and pool is None:
+            continue
+        yield ""
+        yield f"{pool} pool: {head}" if pool else f"{head}:"
+        if engines:
+            grouped = any(engine["group"] for engine in page["engines"])
+            titles = ("NAME", "STATE", "PAIRS", *(("HAND-OVERS",) if pool == "prefill" else ()))
+            titles = (*titles, *(("GROUP",) if grouped else ()), "STREAMS", "SINCE", "NEXT")
+            titles = (*titles, *(("KV",) if with_kv else ()), "REASON")
+            yield from table(titles, (pool_row(engine, grouped=grouped, with_kv=with_kv) for engine in engines))
+
+
+def pool_row(engine: Page, *, grouped: bool, with_kv: bool) -> tuple[str, ...]:
+    """One engine of a pool in cells: its part in pairs instead of its role."""
+    name, state, _, *rest = engine_row(engine, with_kv=with_kv)
+    handovers = () if engine["handovers"] is None else (str(engine["handovers"]),)
+    return (name, state, str(engine["pairs"]), *handovers, *((engine["group"] or "-",) if grouped else ()), *rest)
 
 
 def engine_row(engine: Page, *, with_kv: bool = False) -> tuple[str, ...]:

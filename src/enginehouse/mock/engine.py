@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
+from enginehouse.mock.handover.desk import Desk
 from enginehouse.mock.journal import Journal
 from enginehouse.mock.kv.sockets import KvEvents
 from enginehouse.mock.settings import Faults, MockSettings
@@ -36,6 +37,8 @@ class Engine:
         self.simulator = Simulator(settings, vocabulary)
         self.kv = None if settings.kv_events_port is None else KvEvents(settings)
         """Where it tells what its caches do; the server opens it."""
+        self.handover = Desk(self)
+        """Where it passes KV caches on; the server opens it."""
         self.streams: dict[Answer, Stream] = {}
         self.started_ns = time.time_ns()
         """Tells this process from the one before it."""
@@ -63,6 +66,7 @@ class Engine:
         self.simulator.set_faults(faults)
         if self.kv is not None:
             self.kv.set_faults(faults)
+        self.handover.changed()
         self.changed()
         self.poke()
 
@@ -73,6 +77,7 @@ class Engine:
         self.journal.write(
             "request", rid=job.rid, rank=answer.rank, prompt_tokens=len(job.prompt), max_tokens=job.max_tokens
         )
+        self.handover.begin(answer)
         self.poke()
         return stream
 
@@ -81,9 +86,14 @@ class Engine:
         if stream.answer.end is None:
             self.journal.write("abort", rid=stream.answer.job.rid, by=by, tokens=len(stream.answer.output))
             self.simulator.abort(stream.answer)
-            self._tell()
+            self.acted(stream.answer)
+
+    def acted(self, answer: Answer) -> None:
+        """Something other than a step changed an answer."""
+        self._tell()
+        if (stream := self.streams.get(answer)) is not None:
             stream.wake()
-            self.poke()
+        self.poke()
 
     def by_rid(self, rid: str) -> list[Stream]:
         """The open requests of this id."""
@@ -113,6 +123,7 @@ class Engine:
         self._tell()
         for answer in news:
             self.streams[answer].wake()
+            self.handover.stepped(answer)
         if self.simulator.dead:
             self.die()
         else:
@@ -138,6 +149,7 @@ class Engine:
             self._timer = None
         if self.kv is not None:
             self.kv.close()
+        self.handover.close()
         self.journal.close()
 
     def changed(self) -> None:
@@ -174,6 +186,7 @@ class Stream:
         self._engine.abort(self, by="cancel")
         self._engine.streams.pop(self.answer, None)
         answer = self.answer
+        self._engine.handover.end(answer)
         self._engine.journal.write("end", rid=answer.job.rid, outcome=answer.end, tokens=len(answer.output))
         self._engine.changed()
         self._engine.poke()

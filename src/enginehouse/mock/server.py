@@ -76,6 +76,11 @@ class MockEngine:
         """Where its ranks replay them; empty when they do not."""
         return self.engine.kv.replay_endpoints(self._host) if self.engine.kv is not None else []
 
+    @property
+    def handover_port(self) -> int:
+        """Where other engines come for KV caches: bootstrap port or side channel. 0: they do not."""
+        return self.engine.handover.port
+
     def answer(self, prompt: list[int], length: int) -> list[int]:
         """The tokens it will say to a prompt."""
         return self.engine.vocabulary.answer(prompt, length)
@@ -110,6 +115,7 @@ class MockEngine:
         _bound(settings.host, self.port).close()
         if self.engine.kv is not None:
             self.engine.kv.open()
+        await self.engine.handover.open()
         self.engine.warm = not settings.warmup
         front = _FRONTS[settings.protocol](self.engine)
         # Without so_reuseport two engines on one port are an error and not a lottery.
@@ -180,6 +186,7 @@ class MockEngine:
 
     def _die(self) -> None:
         """An embedded engine dies by cutting every connection at once."""
+        self.engine.handover.close()
         if self._server is not None and self._death is None:
             self._death = asyncio.create_task(self._server.stop(None), name="mock-death")
 
@@ -219,6 +226,8 @@ async def serve(settings: MockSettings) -> None:
         if engine.kv_events_endpoints:
             replay = f", replayed on {engine.kv_replay_endpoints[0]}" if engine.kv_replay_endpoints else ""
             print(f"mock KV events of rank 0 on {engine.kv_events_endpoints[0]}{replay}", flush=True)
+        if engine.handover_port:
+            print(f"mock KV caches are passed on at port {engine.handover_port}", flush=True)
         print(f"mock {settings.protocol} engine of model {settings.model} on {engine.url}", flush=True)
         await stopping
     starting.cancel()

@@ -7,10 +7,11 @@ from typing import Any, get_type_hints
 
 from enginehouse.domain.engine import ProtocolName, Role
 from enginehouse.domain.link import GrpcStatus
+from enginehouse.mock.handover.settings import HandoverFaults, HandoverOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Faults:
+class Faults(HandoverFaults):
     """How the engine misbehaves now. The control file changes these while it runs; 0, false and empty: well-behaved."""
 
     healthy: bool = True
@@ -62,7 +63,7 @@ class Faults:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MockSettings(Faults):
+class MockSettings(Faults, HandoverOptions):
     """One mock engine."""
 
     protocol: ProtocolName = ProtocolName.VLLM
@@ -76,7 +77,7 @@ class MockSettings(Faults):
     model_path: str = ""
     """Folder with tokenizer.json and its companions; empty: the small tokenizer that comes with the program."""
     role: Role = Role.AGGREGATED
-    """Prefill or decode is reported where the protocol can (SGLang); KV hand-over is not simulated."""
+    """Prefill or decode is reported where the protocol can (SGLang), and an engine of SGLang works only so."""
     tokens_per_second: float = 40.0
     """Decode speed of each stream. All streams advance in one step, as in a real engine. 0: as fast as it is read."""
     prefill_tokens_per_second: float = 0.0
@@ -122,7 +123,8 @@ class MockSettings(Faults):
     control: str = ""
     """JSON file of faults (names as here), read again whenever it changes."""
     log: str = ""
-    """File for one JSON line per event as the engine saw it: request, abort, end; faults when it has read its file."""
+    """File for one JSON line per event as the engine saw it: request, abort, end; faults when it has read its file; and
+    of hand-overs leg, met, passed, leg_failed, lease, lease_released, lease_expired."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,7 +133,15 @@ class MockSettings(Faults):
                 raise ValueError(f"{name} must be at least 1")
         if self.kv_events_port is None and self.kv_replay_port is not None:
             raise ValueError("kv_replay_port needs kv_events_port")
-        for name in ("tokens_per_second", "prefill_tokens_per_second", "kv_blocks", "info_block_size"):
+        for name in (
+            "tokens_per_second",
+            "prefill_tokens_per_second",
+            "transfer_tokens_per_second",
+            "kv_blocks",
+            "info_block_size",
+            "lease",
+            "bootstrap_timeout",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
 

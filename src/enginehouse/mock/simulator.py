@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from enginehouse.mock.handover.legs import Leg, Offer, waits
 from enginehouse.mock.kv.news import Cleared, News, Removed, Stored
 from enginehouse.mock.prefix_cache import PrefixCache
 from enginehouse.mock.settings import Faults, MockSettings
@@ -24,6 +25,8 @@ class End(StrEnum):
     """An injected failure."""
     VANISHED = "vanished"
     """An injected end without a terminal message."""
+    HANDOVER = "handover"
+    """The KV cache did not pass from engine to engine."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Job:
     rank: int | None = None
     namespace: str = ""
     """Prompts of different namespaces (adapter, salt) share no cached blocks."""
+    leg: Leg | None = None
+    """Its part in a hand-over; None: the engine does all of it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +66,14 @@ class Answer:
     taken: int = 0
     """Tokens that its reader has handed on; without a set pace no more are made until all were."""
     prefilled_at: float | None = None
+    passing: bool = False
+    """Its prompt is computed, and the cache is on its way to a decode engine."""
+    passed: bool = False
+    """It is or was on its way."""
+    came: int | None = None
+    """Its prompt's cache came from another engine; so many of its tokens count as cached."""
+    trouble: str = ""
+    """Why its hand-over failed."""
 
     def tokens(self, start: int, end: int) -> list[int]:
         """The tokens at these positions of prompt and output together."""
@@ -73,8 +86,11 @@ class Rank:
     """One data-parallel rank: a queue, what runs, a cache."""
 
     def __init__(self, settings: MockSettings) -> None:
+        self.meeting: dict[Answer, None] = {}
+        """Not to be worked on before another engine is met."""
         self.waiting: deque[Answer] = deque()
         self.prefilling: deque[Answer] = deque()
+        self.passing: dict[Answer, None] = {}
         self.decoding: dict[Answer, None] = {}
         self.cache = PrefixCache(settings.block_size, settings.kv_blocks, settings.hash_seed)
         self.news: list[News] | None = None if settings.kv_events_port is None else []
@@ -83,11 +99,11 @@ class Rank:
 
     @property
     def running(self) -> int:
-        return len(self.prefilling) + len(self.decoding)
+        return len(self.prefilling) + len(self.passing) + len(self.decoding)
 
     def held_tokens(self) -> int:
         """Tokens of the requests it works on."""
-        answers = (*self.prefilling, *self.decoding)
+        answers = (*self.prefilling, *self.passing, *self.decoding)
         return sum(len(answer.job.prompt) + len(answer.output) for answer in answers)
 
 
@@ -128,8 +144,30 @@ class Simulator:
         if number is None:
             number = min(range(len(self.ranks)), key=lambda n: self.ranks[n].running + len(self.ranks[n].waiting))
         answer = Answer(job, number, self.vocabulary.seed(job.prompt))
-        self.ranks[number].waiting.append(answer)
+        if waits(job.leg):
+            self.ranks[number].meeting[answer] = None
+        else:
+            self.ranks[number].waiting.append(answer)
         return answer
+
+    def release(self, answer: Answer, cached: int | None) -> None:
+        """Another engine was met: queue the request. cached: the cache of its prompt has come from there."""
+        rank = self.ranks[answer.rank]
+        del rank.meeting[answer]
+        answer.came = cached
+        rank.waiting.append(answer)
+
+    def pass_on(self, answer: Answer) -> None:
+        """The cache of a computed prompt has gone over."""
+        rank = self.ranks[answer.rank]
+        del rank.passing[answer]
+        answer.passing = False
+        rank.prefilling.appendleft(answer)
+
+    def fail(self, answer: Answer, trouble: str) -> None:
+        """The hand-over of a request failed."""
+        answer.trouble = trouble
+        self._finish(answer, End.HANDOVER)
 
     def full(self, rank: int | None) -> bool:
         """Whether a request for this rank (None: any) would find no place, running or queued."""
@@ -183,6 +221,10 @@ class Simulator:
             answer = rank.waiting.popleft()
             prompt, speed = answer.job.prompt, self.settings.prefill_tokens_per_second
             answer.chain = rank.cache.chain(prompt, answer.job.namespace)
+            if answer.came is not None:
+                answer.cached, answer.prefilled_at = answer.came, now
+                rank.prefilling.appendleft(answer)
+                continue
             held = rank.cache.match(answer.chain, len(prompt))
             answer.cached = 0 if self.faults.kv_lies else held
             begin = max(now, rank.prefill_free_at)
@@ -194,6 +236,11 @@ class Simulator:
         while rank.prefilling and (rank.prefilling[0].prefilled_at or 0.0) <= now:
             answer = rank.prefilling.popleft()
             self._hold(rank, answer)
+            if isinstance(answer.job.leg, Offer) and not answer.passed:
+                answer.passed = answer.passing = True
+                rank.passing[answer] = None
+                news.append(answer)
+                continue
             answer.full_at = (len(answer.chain) + 1) * self.settings.block_size - len(answer.job.prompt)
             if not any(one.decoding for one in self.ranks):
                 self._next_tick = now + self._period
@@ -272,6 +319,10 @@ class Simulator:
         if answer in rank.decoding:
             del rank.decoding[answer]
             self._hold(rank, answer)
+        elif answer in rank.passing:
+            del rank.passing[answer]
+        elif answer in rank.meeting:
+            del rank.meeting[answer]
         elif answer in rank.prefilling:
             rank.prefilling.remove(answer)
         elif answer in rank.waiting:

@@ -71,9 +71,8 @@ class Attempt:
             self.cached = delta.cached_tokens
         try:
             enough = self.answer.push(delta)
-        except Exception as bug:  # raised to the request's own coroutine, which is not on this stack
-            self.bug = bug
-            self.done.set_result(None)
+        except Exception as bug:
+            self.fail_by(bug)
             return
         if delta.finish is not None:
             self.finished = True
@@ -89,6 +88,12 @@ class Attempt:
     def fail(self, error: EngineError) -> None:
         """End it from our side."""
         self.on_end(error)
+
+    def fail_by(self, bug: Exception) -> None:
+        """A fault of ours, to be raised to the request's own coroutine, which is not on this stack."""
+        self.bug = bug
+        if not self.done.done():
+            self.done.set_result(None)
 
     def cut(self) -> None:
         """The engine was withdrawn, and has had its time."""

@@ -9,7 +9,6 @@ import structlog
 
 from enginehouse.core.membership.roles import Topology
 from enginehouse.service.fleet import Fleet
-from enginehouse.service.generate import NO_HANDOVER
 from enginehouse.service.models import Models
 
 log = structlog.get_logger("enginehouse.shutdown")
@@ -18,9 +17,11 @@ log = structlog.get_logger("enginehouse.shutdown")
 class Readiness:
     """Ready: every feed has listed once, the model can be served now, and we are not leaving."""
 
-    def __init__(self, fleet: Fleet, models: Models) -> None:
+    def __init__(self, fleet: Fleet, models: Models, pairs: Callable[[], str | None] | None = None) -> None:
+        """pairs: where prefill and decode are apart, why no two engines would be found for a request."""
         self._fleet = fleet
         self._models = models
+        self._pairs = pairs
         self.leaving = False
 
     def reasons(self) -> list[str]:
@@ -32,10 +33,11 @@ class Readiness:
             for status in (feed.status for feed in self._fleet.view().feeds)
             if not status.synced
         ]
-        if self._fleet.topology is Topology.DISAGGREGATED:
-            reasons.append(NO_HANDOVER)
-        elif not self._fleet.serving.get():
-            reasons.append("no engine serves")
+        apart = self._fleet.topology is Topology.DISAGGREGATED
+        if not self._fleet.serving.get():
+            reasons.append("no decode engine serves" if apart else "no engine serves")
+        elif apart and self._pairs is not None and (lack := self._pairs()) is not None:
+            reasons.append(lack)
         elif self._models.current is None:
             reasons.append(self._models.problem or "the model's tokenizer is being loaded")
         return reasons

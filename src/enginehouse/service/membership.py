@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from enginehouse.core.handover import meeting_point, pairing
 from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.membership.projections import RuntimeConfig
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.membership.states import State
+from enginehouse.core.routing.candidate import Pairing
 from enginehouse.domain.engine import EngineInfo, Role, Target
 from enginehouse.domain.feed import FeedStatus, PodRef
 from enginehouse.ports import Engine
@@ -40,6 +42,16 @@ class Member:
 
     def __hash__(self) -> int:
         return hash((self.engine_id, self.incarnation))
+
+    @property
+    def pairing(self) -> Pairing:
+        """What must agree with the other engine of a pair."""
+        return pairing(self.target, self.info)
+
+    @property
+    def meeting_point(self) -> tuple[str, int] | None:
+        """Host and port for Rendezvous; never None for a prefill engine of SGLang, which is not admitted without."""
+        return meeting_point(self.target, self.info)
 
 
 @dataclass(slots=True)
@@ -97,6 +109,10 @@ class EngineView:
     """DRAINING: seconds until its streams are cut."""
     streams: int
     """In flight."""
+    group: str | None = None
+    """Only engines of the same one are paired."""
+    meeting_point: tuple[str, int] | None = None
+    """Where decode engines meet a prefill engine of SGLang."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from enginehouse.core.handover import meeting_point
 from enginehouse.core.membership.fleet import Entry, Fleet, Slot
 from enginehouse.core.membership.states import State
+from enginehouse.domain.engine import Role
 from enginehouse.domain.feed import FeedStatus, PodRef
 from enginehouse.service.membership import EngineView, FeedView, FleetView
 
@@ -59,7 +61,15 @@ def _engine(slot: Slot, entry: Entry, streams: int, now: float) -> EngineView:
         kept_for=left if entry.state is State.UNREADY else None,
         drain_left=(0.0 if entry.cut else left) if entry.state is State.DRAINING else None,
         streams=streams,
+        group=entry.target.group if entry.target is not None else None,
+        meeting_point=_meeting_point(entry),
     )
+
+
+def _meeting_point(entry: Entry) -> tuple[str, int] | None:
+    if entry.role is not Role.PREFILL or entry.target is None or entry.info is None:
+        return None
+    return meeting_point(entry.target, entry.info)
 
 
 def _pod(slot: Slot) -> PodRef | None:

@@ -21,6 +21,7 @@ from enginehouse.adapters.link.settings import LinkSettings
 from enginehouse.adapters.logs import LogSettings
 from enginehouse.core.kv.settings import KvSettings
 from enginehouse.core.membership.settings import MembershipSettings
+from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
 from enginehouse.service.generate import RequestSettings
@@ -63,6 +64,7 @@ class Settings:
     fleet: Annotated[FleetSettings, flat()] = field(default_factory=FleetSettings)
     http: Annotated[HttpSettings, flat()] = field(default_factory=HttpSettings)
     routing: Annotated[RoutingSettings, flat()] = field(default_factory=RoutingSettings)
+    handover: Annotated[HandoverSettings, flat()] = field(default_factory=HandoverSettings)
     requests: Annotated[RequestSettings, flat()] = field(default_factory=RequestSettings)
     membership: Annotated[MembershipSettings, flat()] = field(default_factory=MembershipSettings)
     probe: Annotated[ProbeSettings, flat()] = field(default_factory=ProbeSettings)

@@ -16,7 +16,9 @@ class SourceSettings:
     engine: tuple[str, ...] = ()
     """A fixed engine, `grpc://HOST:PORT[?role=prefill&protocol=vllm]` (`grpcs://` for TLS). Repeated for each engine.
     `role` is needed for prefill and decode engines that cannot report it (vLLM); `protocol` skips finding it out;
-    `kv-events-port=5557&kv-replay-port=5558` says where its KV events are, for engines that do not or say it wrong."""
+    `kv-events-port=5557&kv-replay-port=5558` says where its KV events are, for engines that do not or say it wrong;
+    `bootstrap-host=HOST&bootstrap-port=8998` likewise where decode engines meet a prefill engine of SGLang;
+    `group=NAME` pairs it with engines of the same group only."""
     engines_file: Path | None = None
     """YAML file with a list of such addresses, read again whenever it changes. While its content is wrong the last good
     list stands."""

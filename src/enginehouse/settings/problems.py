@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enginehouse.adapters.link.token import read_token
+from enginehouse.core.routing.handover_settings import ENGINES_GIVE_UP
 from enginehouse.core.selector import selector_fault
 from enginehouse.domain.engine import InvalidTarget, Role, Target
 from enginehouse.settings.table import rows
@@ -24,7 +25,9 @@ MAY_BE_ZERO = frozenset(
         "keep_unready",
         "kv_decode_weight",
         "kv_queue_weight",
+        "kv_transfer_weight",
         "kv_wait_weight",
+        "max_handovers_per_prefill",
         "port",
         "probe_retry_first",
         "retry_jitter",
@@ -106,6 +109,8 @@ def _together(settings: Settings) -> Iterator[str]:
     if settings.routing.affinity_load_factor < 1:
         factor = settings.routing.affinity_load_factor
         yield f"--affinity-load-factor: {factor:g} is too small; below 1 even an even load is too much"
+    if (timeout := settings.handover.handover_timeout) >= ENGINES_GIVE_UP:
+        yield f"--handover-timeout: {timeout:g} is too large; below the {ENGINES_GIVE_UP:g} s of the engines is right"
     if chosen.pods is not None and chosen.pods == chosen.prefill_pods:
         yield f"--prefill-pods: {chosen.pods!r} is also --pods; a pod cannot be in both pools"
 
@@ -222,9 +227,15 @@ def moot(settings: Settings) -> Iterator[str]:
             value = getattr(value, name)
         if value == row.default:
             continue
-        if row.field.startswith("kv_") or "kv_events" in row.path:
+        apart = "handover" in row.path or row.field == "kv_transfer_weight"
+        if apart and settings.fleet.topology == "aggregated":
+            yield f"{row.flag} changes nothing: it is for prefill and decode apart, and --topology is aggregated"
+        elif row.field.startswith("kv_") or "kv_events" in row.path:
             if routing.policy != "kv":
                 yield f"{row.flag} changes nothing: it is for --policy kv, and the policy is {routing.policy}"
+        elif row.field == "prefill_wait" and settings.handover.prefill_missing != "wait":
+            missing = settings.handover.prefill_missing
+            yield f"{row.flag} changes nothing: it is for --prefill-missing wait, and that is {missing}"
         elif row.field == "affinity_header" and routing.affinity != "header":
             yield f"{row.flag} changes nothing: it is for --affinity header, and that is {routing.affinity}"
         elif row.field == "affinity_load_factor" and routing.affinity == "off":

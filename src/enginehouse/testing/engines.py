@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineError, EngineUnavailable, ProbeFailed
+from enginehouse.domain.handover import Keep
 from enginehouse.domain.request import EngineRequest
 from enginehouse.domain.stream import Delta, Finish
 from enginehouse.ports import DeltaSink, EngineLoad, KvSink, KvSubscription
@@ -19,8 +20,13 @@ from enginehouse.testing.kv import FakePublisher, FakeSubscription
 
 def fake_info(model: str = "m", **fields: object) -> EngineInfo:
     """Information as an engine gives it; name only what the test is about."""
-    values: dict[str, object] = {"context_length": 4096, "block_size": 16, "tokenizer_digest": "d" * 64}
-    return EngineInfo(protocol=ProtocolName.VLLM, model=model, **(values | fields))  # type: ignore[arg-type]
+    values: dict[str, object] = {
+        "protocol": ProtocolName.VLLM,
+        "context_length": 4096,
+        "block_size": 16,
+        "tokenizer_digest": "d" * 64,
+    }
+    return EngineInfo(model=model, **(values | fields))  # type: ignore[arg-type]
 
 
 @dataclass(eq=False)
@@ -172,9 +178,13 @@ class FakeCall:
         self.cancelled = False
 
     def deliver(self, token_ids: list[int], finish: Finish | None = None, cached: int | None = None) -> None:
-        """News for the sink; with `finish` also the end. cached: prompt tokens that were in the engine's cache."""
+        """News for the sink; with `finish` also the end, and with that what was asked to be kept.
+
+        cached: prompt tokens that were in the engine's cache.
+        """
         if not self.over:
-            self.sink.on_delta(Delta(token_ids, finish, cached_tokens=cached))
+            kept = b"kept" if finish is not None and isinstance(self.request.handover, Keep) else None
+            self.sink.on_delta(Delta(token_ids, finish, cached_tokens=cached, kept=kept))
             if finish is not None:
                 self.end(None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from enginehouse.adapters.metrics import Metrics
@@ -15,6 +16,7 @@ from enginehouse.core.kv.view import Heard, KvView, Policy
 from enginehouse.domain.feed import FeedStatus
 from enginehouse.domain.kv import Trust
 from enginehouse.service.membership import Counters, EngineView, FeedView, FleetView, State, Topology
+from enginehouse.service.pair_counts import PairCounts
 from tests.unit.kv_views import known, rank_view
 
 
@@ -74,14 +76,18 @@ class FakeFleet:
 
 
 def make(
-    view: FleetView | None = None, counters: Counters | None = None, ready: bool = True, kv: KvView | None = None
+    view: FleetView | None = None,
+    counters: Counters | None = None,
+    ready: bool = True,
+    kv: KvView | None = None,
+    pairs: PairCounts | None = None,
 ) -> Metrics:
     seen = None if kv is None else lambda: kv
-    return Metrics(FakeFleet(view or fleet(), counters), ready=lambda: ready, kv=seen, process=False)
+    return Metrics(FakeFleet(view or fleet(), counters), ready=lambda: ready, kv=seen, pairs=pairs, process=False)
 
 
 def test_what_is_exposed_is_the_table_and_nothing_else() -> None:
-    body, _ = make(fleet(engine("a")), kv=known(rank_view("a"))).render()
+    body, _ = make(fleet(engine("a")), kv=known(rank_view("a")), pairs=PairCounts()).render()
     found = {(family.name, family.type) for family in text_string_to_metric_families(body.decode())}
     assert found == {(row.name, row.kind) for row in TABLE}
     body, _ = make(fleet(engine("a"))).render()
@@ -144,9 +150,11 @@ def test_retries_and_cuts_are_counted_by_code() -> None:
     metrics = make()
     meter = metrics.requests.begin("/v1/completions")
     meter.retried("engine_unavailable")
+    meter.retried("engine_unavailable", "prefill")
     meter.tokens(2)
     meter.end(502, "engine_broken", cut=True)
-    assert value(metrics, "enginehouse_retries_total", code="engine_unavailable") == 1
+    assert value(metrics, "enginehouse_retries_total", leg="", code="engine_unavailable") == 1
+    assert value(metrics, "enginehouse_retries_total", leg="prefill", code="engine_unavailable") == 1
     assert value(metrics, "enginehouse_stream_cuts_total", code="engine_broken") == 1
     assert (
         value(metrics, "enginehouse_requests_total", endpoint="/v1/completions", status="502", code="engine_broken")
@@ -191,7 +199,7 @@ def test_s6_junk_paths_and_codes_make_no_series() -> None:
     found = samples(metrics)
     for name in ("enginehouse_requests_total", "enginehouse_retries_total", "enginehouse_stream_cuts_total"):
         assert sum(key[0] == name for key in found) <= MAX_CODES + 2
-    assert value(metrics, "enginehouse_retries_total", code="other") == 1000 - MAX_CODES
+    assert value(metrics, "enginehouse_retries_total", leg="", code="other") > 1000 - MAX_CODES
 
 
 def test_s6_a_thousand_pods_that_came_and_went_leave_no_series() -> None:
@@ -364,3 +372,42 @@ def test_k2_of_two_incarnations_of_one_name_the_newer_is_shown() -> None:
     view = fleet(engine("a", State.DRAINING), engine("a", incarnation=2))
     metrics = make(view, kv=known(rank_view("a", incarnation=2, blocks=3), rank_view("a", blocks=900)))
     assert value(metrics, "enginehouse_kv_blocks", engine="a", rank="0") == 3
+
+
+def test_legs_of_pairs_are_timed_and_their_failures_told_apart() -> None:
+    metrics = make()
+    meter = metrics.requests.begin("/v1/completions")
+    meter.leg("queue", 0.04)
+    meter.leg("prefill", 0.3)
+    meter.leg("handover", 0.002)
+    meter.leg("decode", 4.0)
+    meter.leg_failed("prefill", "engine_failed")
+    meter.leg_failed("handover", "handover_failed")
+    meter.leg_failed("handover", "handover_failed")
+    meter.end(200)
+    meter.leg("decode", 4.0)
+    meter.leg_failed("decode", "engine_failed")
+    for leg, seconds in (("pair_queue", 0.04), ("prefill", 0.3), ("handover", 0.002), ("decode", 4.0)):
+        assert value(metrics, f"enginehouse_{leg}_seconds_count") == 1
+        assert value(metrics, f"enginehouse_{leg}_seconds_sum") == pytest.approx(seconds)
+    failures = {key: count for key, count in samples(metrics).items() if key[0] == "enginehouse_leg_failures_total"}
+    assert {
+        (labels["leg"], labels["code"]): count for (_, pairs), count in failures.items() if (labels := dict(pairs))
+    } == {
+        ("prefill", "engine_failed"): 1,
+        ("handover", "handover_failed"): 2,
+    }
+
+
+def test_pairs_are_shown_by_engine_while_the_engine_is_known() -> None:
+    pairs = PairCounts()
+    pairs.begin(("a", 1), ("b", 1))
+    pairs.begin(("a", 2), ("c", 1))
+    pairs.released, pairs.stranded, pairs.waiting = 3, 1, 2
+    metrics = make(fleet(engine("a"), engine("a", incarnation=2), engine("b")), pairs=pairs)
+    assert value(metrics, "enginehouse_engine_pairs", engine="a") == 2
+    assert value(metrics, "enginehouse_engine_pairs", engine="b") == 1
+    assert ("enginehouse_engine_pairs", frozenset({("engine", "c")})) not in samples(metrics)
+    assert value(metrics, "enginehouse_kept_caches_total", outcome="released") == 3
+    assert value(metrics, "enginehouse_kept_caches_total", outcome="stranded") == 1
+    assert value(metrics, "enginehouse_handovers_waiting") == 2

@@ -61,6 +61,35 @@ def test_an_entry_may_say_where_kv_events_are() -> None:
     ]
 
 
+def test_an_entry_may_say_where_it_is_met_and_with_whom_it_works() -> None:
+    wanted = read_engine_list(
+        b"- grpc://a:1?bootstrap-port=5&bootstrap-host=h&group=blue\n"
+        b"- {url: 'grpc://b:1', role: prefill, bootstrap-port: 5, bootstrap-host: h, group: blue}\n"
+        b"- {url: 'grpc://c:1?group=blue', group: blue}\n"
+    )
+    assert not isinstance(wanted, BadList)
+    assert [one.target for one in wanted] == [
+        Target("a", 1, bootstrap_host="h", bootstrap_port=5, group="blue"),
+        Target("b", 1, role=Role.PREFILL, bootstrap_host="h", bootstrap_port=5, group="blue"),
+        Target("c", 1, group="blue"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Target("a", 1),
+        Target("a", 1, bootstrap_port=6),
+        Target("a", 1, bootstrap_port=5, bootstrap_host="h"),
+        Target("a", 1, bootstrap_port=5, group="blue"),
+    ],
+)
+def test_a_changed_meeting_point_or_group_is_another_generation(other: Target) -> None:
+    before, after = engines([Target("a", 1, bootstrap_port=5)])[0], engines([other])[0]
+    assert before.engine_id == after.engine_id
+    assert before.generation != after.generation
+
+
 @pytest.mark.parametrize(
     "other", [Target("a", 1, kv_events_port=5), Target("a", 1, kv_events_port=5, kv_replay_port=6)]
 )
@@ -103,6 +132,15 @@ def test_changed_kv_ports_are_another_generation(other: Target) -> None:
             b"- url: grpc://a:1?kv-events-port=4\n  kv-events-port: 5\n",
             "line 2, column 19 (entry 1): kv-events-port 5 contradicts the url, which says 4",
         ),
+        (
+            b"- url: grpc://a:1\n  bootstrap-port: x\n",
+            "line 2, column 19 (entry 1): bootstrap-port 'x' is not a number",
+        ),
+        (
+            b"- url: grpc://a:1?group=blue\n  group: red\n",
+            "line 2, column 10 (entry 1): group 'red' contradicts the url, which says blue",
+        ),
+        (b"- url: grpc://a:1\n  bootstrap-host: a/b\n", "line 2, column 19 (entry 1): bootstrap-host 'a/b' is not"),
         (b"- grpc://a:70000\n", "line 1, column 3 (entry 1): 'grpc://a:70000': port"),
     ],
 )

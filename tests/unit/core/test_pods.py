@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enginehouse.core.pods import PodRules, read_pod, read_record
+from enginehouse.core.pod_rules import PodRules
+from enginehouse.core.pods import read_pod, read_record
 from enginehouse.domain.engine import ProtocolName, Role, Target
 from enginehouse.domain.feed import PodRef, Wanted
 from tests.rigs.kube_objects import pod
@@ -196,6 +197,127 @@ def test_changed_kv_ports_are_another_generation(before: str | None, after: str)
     assert first.generation != second.generation
 
 
+MET = "sglang.ai/bootstrap-port"
+MET_AT = "enginehouse.dev/bootstrap-host"
+
+
+@pytest.mark.parametrize(
+    ("ports", "met", "found"),
+    [("1", "8998", [8998]), ("1,2", "8998, 8999", [8998, 8999]), ("1,2", None, [None, None])],
+)
+def test_an_annotation_says_where_decode_engines_meet_it(ports: str, met: str | None, found: list[int | None]) -> None:
+    annotations = {ANNOTATION: ports, MET_AT: "10.9.0.1"} | ({MET: met} if met else {})
+    targets = [wanted.target for wanted in read(pod(annotations=annotations))]
+    assert [(one.bootstrap_host, one.bootstrap_port) for one in targets if one] == [
+        ("10.9.0.1", port) for port in found
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "65536", "8998,8999", "8998/8999", "٣"])
+def test_a_bad_bootstrap_port_is_a_reason(text: str) -> None:
+    wanted = only(pod(annotations={MET: text}))
+    assert not wanted.eligible
+    assert f"annotation {MET}={text!r}" in wanted.reason
+
+
+@pytest.mark.parametrize("text", ["", "a b", "[fd00::5]", "http://a"])
+def test_a_bad_bootstrap_host_is_a_reason(text: str) -> None:
+    wanted = only(pod(annotations={MET_AT: text}))
+    assert not wanted.eligible
+    assert wanted.reason == f"annotation {MET_AT}={text!r} is not a host name or address"
+
+
+def test_the_annotations_for_the_meeting_point_have_configurable_names() -> None:
+    rules = PodRules(port=1, bootstrap_port_annotation="example.com/port", bootstrap_host_annotation="example.com/host")
+    target = only(
+        pod(annotations={"example.com/port": "9", "example.com/host": "h", MET: "8", MET_AT: "g"}), rules
+    ).target
+    assert target is not None
+    assert (target.bootstrap_host, target.bootstrap_port) == ("h", 9)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {MET: "5"}),
+        ({}, {MET_AT: "h"}),
+        ({MET: "5"}, {MET: "6"}),
+        ({MET: "5"}, {MET: "5", MET_AT: "h"}),
+    ],
+)
+def test_a_changed_meeting_point_is_another_generation(before: dict[str, str], after: dict[str, str]) -> None:
+    first, second = only(pod(annotations=before)), only(pod(annotations=after))
+    assert first.engine_id == second.engine_id
+    assert first.generation != second.generation
+
+
+ROLE = "enginehouse.dev/role"
+
+
+@pytest.mark.parametrize(
+    ("label", "pool", "role"),
+    [
+        (None, None, None),
+        (None, Role.DECODE, Role.DECODE),
+        ("prefill", None, Role.PREFILL),
+        ("decode", None, Role.DECODE),
+        ("aggregated", None, Role.AGGREGATED),
+        ("prefill", Role.PREFILL, Role.PREFILL),
+    ],
+)
+def test_a_label_or_the_selector_gives_the_role(label: str | None, pool: Role | None, role: Role | None) -> None:
+    made = pod(labels={ROLE: label} if label else {})
+    target = only(made, PodRules(port=1, role=pool)).target
+    assert target is not None
+    assert target.role is role
+
+
+@pytest.mark.parametrize(
+    ("label", "pool", "reason"),
+    [
+        ("both", None, f"label {ROLE}='both': not one of aggregated, prefill, decode"),
+        ("", None, f"label {ROLE}='': not one of"),
+        ("prefill", Role.DECODE, f"label {ROLE}='prefill': but the pods of this selector are decode engines"),
+    ],
+)
+def test_a_role_that_cannot_be_or_contradicts_the_selector_is_a_reason(
+    label: str, pool: Role | None, reason: str
+) -> None:
+    wanted = only(pod(labels={ROLE: label}), PodRules(port=1, role=pool))
+    assert not wanted.eligible
+    assert wanted.reason.startswith(reason)
+
+
+def test_the_label_for_the_role_has_a_configurable_name() -> None:
+    rules = PodRules(port=1, role_label="llm-d.ai/role")
+    target = only(pod(labels={"llm-d.ai/role": "decode", ROLE: "prefill"}), rules).target
+    assert target is not None
+    assert target.role is Role.DECODE
+
+
+def test_d8_a_flipped_role_label_is_another_generation() -> None:
+    first, second = (only(pod(labels={ROLE: role})) for role in ("prefill", "decode"))
+    assert first.engine_id == second.engine_id
+    assert first.generation != second.generation
+
+
+def test_p5_pair_by_makes_the_labels_value_the_group() -> None:
+    rules = PodRules(port=1, pair_by="set")
+    blue, green = (only(pod(labels={"set": group}), rules) for group in ("blue", "green"))
+    assert [one.target.group for one in (blue, green) if one.target] == ["blue", "green"]
+    assert blue.generation != green.generation
+    without = only(pod(labels={"set": "blue"})).target
+    assert without is not None
+    assert without.group is None
+
+
+@pytest.mark.parametrize("labels", [{}, {"other": "blue"}, {"set": ""}])
+def test_p5_a_pod_without_the_label_that_pairs_is_refused(labels: dict[str, str]) -> None:
+    wanted = only(pod(labels=labels), PodRules(port=1, pair_by="set"))
+    assert not wanted.eligible
+    assert wanted.reason == "no label set, by which engines are to be paired"
+
+
 @pytest.mark.parametrize(("ip", "url"), [("fd00::5", "grpc://[fd00::5]:30001"), ("10.0.0.9", "grpc://10.0.0.9:30001")])
 def test_d19_ipv6_pods_have_a_working_target(ip: str, url: str) -> None:
     target = only(pod(ip=ip)).target
@@ -316,6 +438,6 @@ def test_nothing_makes_the_reader_raise(data: st.DataObject) -> None:
                 continue
             place[key] = data.draw(JSON)
             break
-    for wanted in read(made):
+    for wanted in (*read(made), *read(made, PodRules(port=1, pair_by="a"))):
         assert wanted.eligible == (not wanted.reason)
         assert wanted.target is not None or not wanted.eligible

@@ -67,7 +67,9 @@ class Edge:
         self.models = Models(self.fleet, find, name=name, patience=hold, retry_after=0.05)
         self.readiness = Readiness(self.fleet, self.models)
         metrics = Metrics(self.fleet, ready=lambda: not self.readiness.reasons())
-        admin = Admin(self.fleet, self.models, self.readiness, self.ledger, "least-loaded", metrics.render, kv)
+        admin = Admin(
+            self.fleet, self.models, self.readiness, self.ledger, "least-loaded", metrics.render, kv, generator.pools
+        )
         self.app = build(self.models, generator, metrics.requests, admin, EdgeOptions(20_000, 20, **options))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://edge", timeout=20)
 

@@ -11,6 +11,7 @@ import pytest
 from enginehouse.core.routing.candidate import Candidate, Load
 from enginehouse.core.routing.cost import Parts
 from enginehouse.core.routing.decision import Decision
+from enginehouse.core.routing.pairs import Alone, PairDecision
 from enginehouse.core.routing.settings import RoutingSettings
 from enginehouse.domain import errors
 from enginehouse.domain.stream import Finish
@@ -186,6 +187,25 @@ def test_after_a_retry_the_last_choice_is_told_and_only_that(stream: bool) -> No
         assert [json.loads(value)["engine"] for value in told] == [members.get(second, second)]
 
     run(scenario, debug_headers=True)
+
+
+def decision(name: str) -> Decision:
+    return Decision(Candidate(name, 1, name, None, Load(), 0), "kv", 2, "why", "best", 100, 64)
+
+
+def test_the_header_names_both_engines_of_a_pair() -> None:
+    name = "n" * 5000
+    value = header(PairDecision(decision(name), decision(name)))
+    assert len(value) < 1100
+    told = json.loads(header(PairDecision(decision("p"), decision("d"))))
+    assert {part: one["engine"] for part, one in told.items()} == {"prefill": "p", "decode": "d"}
+    assert told["prefill"]["predicted_cached_tokens"] == 64
+
+
+def test_the_header_says_why_a_decode_engine_worked_alone() -> None:
+    told = json.loads(header(Alone(decision("d"), "short-prompt")))
+    assert told["alone"] == "short-prompt"
+    assert told["decode"]["engine"] == "d"
 
 
 def test_the_header_is_short_ascii_whatever_an_engine_is_called() -> None:

@@ -15,7 +15,7 @@ from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.domain.engine import KvEventSource
 from enginehouse.domain.request import Sampling
 from enginehouse.domain.stream import Delta, Finish
-from enginehouse.ports import Call
+from enginehouse.ports import Call, LegName
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.generate import Generator, RequestSettings, TokenRequest
 from enginehouse.service.kv import KvFollower
@@ -52,7 +52,11 @@ class Meter:
 
     def decided(self, rule: str, predicted: int) -> None: ...
 
-    def retried(self, code: str) -> None: ...
+    def retried(self, code: str, leg: LegName | None = None) -> None: ...
+
+    def leg(self, leg: LegName, seconds: float) -> None: ...
+
+    def leg_failed(self, leg: LegName, code: str) -> None: ...
 
     def end(self, status: int, code: str | None = None, *, cut: bool = False) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,7 +14,8 @@ from structlog.testing import capture_logs
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.core.membership.states import State
-from enginehouse.domain.engine import EngineInfo, Role, Target
+from enginehouse.core.routing.candidate import Pairing
+from enginehouse.domain.engine import EngineInfo, ProtocolName, Role, Target
 from enginehouse.domain.errors import (
     EngineBroken,
     EngineFailed,
@@ -426,6 +428,27 @@ def test_prefill_and_decode_are_pools_of_their_own() -> None:
         assert world.serving == ["e2"]
         assert world.fleet.topology is Topology.DISAGGREGATED
         assert world.fleet.topology_reason == "an engine was given the role prefill"
+
+    play(scene)
+
+
+def test_a_member_says_where_it_is_met_and_with_whom_it_works() -> None:
+    async def scene(world: World) -> None:
+        said: dict[str, object] = {"protocol": ProtocolName.SGLANG, "transfer_backend": "nixl"}
+        world.engines.listen(A, role=Role.PREFILL, bootstrap_port=8998, **said)
+        world.engines.listen(B, role=Role.DECODE, **said)
+        one, other = fake_wanted("e1", A), fake_wanted("e2", B)
+        assert one.target is not None
+        assert other.target is not None
+        grouped = replace(one, target=replace(one.target, group="blue", bootstrap_host="head"))
+        world.feed.list(grouped, replace(other, target=replace(other.target, bootstrap_port=9)))
+        await world.until(lambda: world.fleet.prefill.get() and world.fleet.serving.get())
+        (prefill,), (decode,) = world.fleet.prefill.get(), world.fleet.serving.get()
+        assert prefill.meeting_point == ("head", 8998)
+        assert prefill.pairing == Pairing("sglang", "nixl", None, 16, "blue")
+        assert decode.pairing == prefill.pairing._replace(group=None)
+        views = {view.engine_id: (view.group, view.meeting_point) for view in world.fleet.view().engines}
+        assert views == {"e1": ("blue", ("head", 8998)), "e2": (None, None)}
 
     play(scene)
 

@@ -15,7 +15,7 @@ from enginehouse.core.routing.policy import PolicyName, RoutingSettings
 from enginehouse.domain import errors
 from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Delta, Finish
-from enginehouse.ports import Call
+from enginehouse.ports import Call, LegName
 from enginehouse.service.fleet import Fleet, Member
 from enginehouse.service.generate import Generator, RequestSettings, TokenRequest
 from enginehouse.testing.clock import run_virtual
@@ -61,8 +61,12 @@ class Meter:
 
     def decided(self, rule: str, predicted: int) -> None: ...
 
-    def retried(self, code: str) -> None:
+    def retried(self, code: str, leg: LegName | None = None) -> None:
         self.retries.append(code)
+
+    def leg(self, leg: LegName, seconds: float) -> None: ...
+
+    def leg_failed(self, leg: LegName, code: str) -> None: ...
 
     def end(self, status: int, code: str | None = None, *, cut: bool = False) -> None: ...
 
@@ -649,16 +653,6 @@ def test_a_fault_of_ours_in_the_answer_reaches_the_request_not_the_link() -> Non
         assert call.cancelled
 
     play(scenario)
-
-
-def test_a_disaggregated_fleet_is_not_served_as_if_it_were_another() -> None:
-    async def main() -> None:
-        fleet = Fleet(FakeEngines(), [], topology="disaggregated", rng=Random(1))
-        generator = Generator(fleet, Ledger(), RequestSettings(), RoutingSettings(), rng=Random(2))
-        with pytest.raises(errors.NoEngine, match="not supported yet"):
-            await generator.run(REQUEST, Sink(), Meter())
-
-    run_virtual(main())
 
 
 def test_requests_are_spread_over_the_fleet() -> None:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from enginehouse.adapters.engines.failures import engine_error, probe_failed
 from enginehouse.adapters.engines.kv_link import LinkKvSubscription
 from enginehouse.adapters.engines.kv_sources import KvSourceSettings, with_sources
+from enginehouse.adapters.engines.legs import as_sent
 from enginehouse.adapters.engines.protocol import Decoder, EngineProtocol, ProbeSettings
 from enginehouse.domain.engine import EngineInfo, Target
-from enginehouse.domain.errors import EngineBroken, EngineError, EngineRejected
+from enginehouse.domain.errors import EngineBroken, EngineError, EngineFailed, EngineRejected, HandoverFailed
+from enginehouse.domain.handover import Fetch, Handover, Keep
 from enginehouse.domain.link import LinkError
 from enginehouse.domain.request import EngineRequest
 from enginehouse.ports import Call, DeltaSink, EngineLoad, KvSink, KvSubscription, Link
@@ -37,7 +39,8 @@ class Engine:
         self.heard = 0
 
     def generate(self, request: EngineRequest, sink: DeltaSink) -> Call:
-        answer = Answer(self._protocol, sink, self)
+        request = as_sent(request)
+        answer = Answer(self._protocol, sink, self, request.handover)
         try:
             message = self._protocol.encode(request)
         except (ValueError, OverflowError, TypeError):  # a number that the protocol has no room for
@@ -101,13 +104,15 @@ class Answer:
     call is open until it says so, and is the caller's to cancel if it never does.
     """
 
-    __slots__ = ("_decode", "_engine", "_protocol", "_sink", "call")
+    __slots__ = ("_begun", "_decode", "_engine", "_handover", "_protocol", "_sink", "call")
 
-    def __init__(self, protocol: EngineProtocol, sink: DeltaSink, engine: Engine) -> None:
+    def __init__(self, protocol: EngineProtocol, sink: DeltaSink, engine: Engine, handover: Handover | None) -> None:
         decoder: Decoder = protocol.decoder()
         self._decode = decoder.decode
         self._engine = engine
         self._protocol = protocol
+        self._handover = handover
+        self._begun = False
         self._sink: DeltaSink | None = sink  # None: it has heard its last, and is not kept alive by a late transport
         self.call: Call | None = None
 
@@ -128,8 +133,15 @@ class Answer:
             return
         if delta is None:
             return
+        finish = delta.finish
+        if finish is not None and delta.kept is None and isinstance(self._handover, Keep):
+            self._break_off(
+                HandoverFailed("the prefill engine kept nothing for a decode engine: has it a KV connector?")
+            )
+            return
+        self._begun = True
         sink.on_delta(delta)
-        if delta.finish is not None:
+        if finish is not None:
             self._end(None)
 
     def on_end(self, error: LinkError | None) -> None:
@@ -170,5 +182,10 @@ class Answer:
 
     def _end(self, error: EngineError | None) -> None:
         sink, self._sink = self._sink, None
-        if sink is not None:
-            sink.on_end(error)
+        if sink is None:
+            return
+        if type(error) is EngineFailed and not self._begun and isinstance(self._handover, Fetch):
+            # vLLM does not say why. Before the first token it is most likely what it had to fetch.
+            failed, error = error, HandoverFailed("the decode engine could not take over the prompt's KV cache")
+            error.__cause__ = failed
+        sink.on_end(error)

@@ -82,6 +82,22 @@ def _tcp(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
+def host_of(text: str) -> str | None:
+    """The host of `host:port`, of a URL, or of a host alone, without brackets; None where none can be told."""
+    bare = text if "://" in text else f"//{text}"
+    if "[" not in bare and bare.partition("//")[2].count(":") > 1:
+        return None  # an IPv6 address whose last part may be a port
+    try:
+        return urlsplit(bare).hostname
+    except ValueError:
+        return None
+
+
+def is_local(host: str) -> bool:
+    """A wildcard or loopback address: nothing that another machine could use."""
+    return _is_wildcard(host) or _is_loopback(host)
+
+
 def _is_wildcard(host: str) -> bool:
     if host in ("", "*"):
         return True

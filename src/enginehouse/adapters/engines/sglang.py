@@ -13,11 +13,13 @@ from enginehouse.adapters.engines import sampling as params
 from enginehouse.adapters.engines.calls import ask, implemented
 from enginehouse.adapters.engines.extras import Extras
 from enginehouse.adapters.engines.failures import engine_error, rejected
+from enginehouse.adapters.engines.legs import bracketed
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
 from enginehouse.adapters.engines.sglang_info import Facts, engine_info
-from enginehouse.adapters.engines.sglang_stream import SglangDecoder
+from enginehouse.adapters.engines.sglang_stream import SglangDecoder, handover_failed
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineError, ProbeFailed
+from enginehouse.domain.handover import Handover, Rendezvous
 from enginehouse.domain.link import GrpcStatus, LinkError
 from enginehouse.domain.request import EngineRequest
 from enginehouse.ports import EngineLoad, Link
@@ -156,7 +158,11 @@ class SglangProtocol:
             seed=None if asked.seed is None else params.fold_seed(asked.seed, 64),
         )
         message = pb.GenerateRequest(
-            sampling_params=sampling, stream=True, rid=request.request_id, routed_dp_rank=request.rank
+            sampling_params=sampling,
+            stream=True,
+            rid=request.request_id,
+            routed_dp_rank=request.rank,
+            disaggregated_params=_meeting(request.handover) if request.handover is not None else None,
         )
         message.input_ids.extend(request.token_ids)  # in place: half the time of handing them to the constructor
         return message.SerializeToString()
@@ -169,7 +175,10 @@ class SglangProtocol:
 
     def failure(self, error: LinkError) -> EngineError:
         if error.status is GrpcStatus.INTERNAL and any(text in error.text for text in _ARGUMENT_TEXTS):
-            made = rejected(error.text)
+            refused = rejected(error.text)
+            refused.__cause__ = error
+            return refused
+        if error.status is GrpcStatus.INTERNAL and (made := handover_failed(error.text)) is not None:
             made.__cause__ = error
             return made
         return engine_error(error)
@@ -181,6 +190,14 @@ class SglangProtocol:
 
     async def tokenizer_files(self) -> Mapping[str, bytes]:
         return {}  # the protocol has none
+
+
+def _meeting(handover: Handover) -> pb.DisaggregatedParams:
+    if not isinstance(handover, Rendezvous) or handover.room < 1:  # SGLang takes room 0 for "none yet", and waits
+        raise ValueError("not a hand-over of SGLang's")
+    return pb.DisaggregatedParams(
+        bootstrap_host=bracketed(handover.host), bootstrap_port=handover.port, bootstrap_room=handover.room
+    )
 
 
 def _loads(answer: pb.GetLoadResponse) -> tuple[dict[str, Any], ...]:

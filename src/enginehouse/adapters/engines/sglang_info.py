@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from enginehouse._proto.sglang_runtime_v1_pb2 import ModelCard
-from enginehouse.adapters.engines.kv_sources import address, reachable
+from enginehouse.adapters.engines.kv_sources import address, host_of, is_local, reachable
 from enginehouse.adapters.engines.ranks import sound_ranks
-from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role
+from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role, is_host
 from enginehouse.domain.errors import ProbeFailed
 
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE, "null": Role.AGGREGATED, None: Role.AGGREGATED}
+_APART = (Role.PREFILL, Role.DECODE)
 _KEYS_BY_AGE = (
     ("grpc_features", "0.5.23"),
     ("kv_event_sources", "0.5.22"),
@@ -72,10 +73,33 @@ def engine_info(facts: Facts, host: str) -> EngineInfo:
         version=next((f">={release}" for key, release in _KEYS_BY_AGE if key in server), None),
         tool_parser=_text(server.get("tool_call_parser")) or _text(model.get("tool_call_parser")),
         reasoning_parser=_text(server.get("reasoning_parser")) or _text(model.get("reasoning_parser")),
-        bootstrap_port=_number(server.get("disaggregation_bootstrap_port")) if role is Role.PREFILL else None,
+        bootstrap_host=_bootstrap_host(server) if role is Role.PREFILL else None,
+        bootstrap_port=_port(server.get("disaggregation_bootstrap_port")) if role is Role.PREFILL else None,
+        transfer_backend=_text(server.get("disaggregation_transfer_backend")) if role in _APART else None,
+        kv_dtype=_dtype(server.get("kv_cache_dtype")),
         kv_event_sources=_kv_event_sources(server, told, ranks, block, host),
         loras=tuple(card.id for card in facts.cards if card.HasField("parent")),
     )
+
+
+def _bootstrap_host(server: Mapping[str, Any]) -> str | None:
+    """Where node 0 of an engine is: the first half of `--dist-init-addr`, if others can use it.
+
+    SGLang's bootstrap server runs there. An engine on one node is best met where it is dialled.
+    """
+    host = host_of(_text(server.get("dist_init_addr")) or "")
+    return host if host and is_host(host) and not is_local(host) else None
+
+
+def _port(value: object) -> int | None:
+    found = _number(value)
+    return found if found is not None and found <= 65535 else None
+
+
+def _dtype(value: object) -> str | None:
+    """`auto` is whatever the model's weights are, which another engine may call by its name."""
+    found = _text(value)
+    return None if found == "auto" else found
 
 
 def _ranks(facts: Facts) -> int:

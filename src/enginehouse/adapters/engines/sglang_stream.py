@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 from enginehouse._proto.sglang_runtime_v1_pb2 import GenerateResponse
 from enginehouse.adapters.engines.failures import rejected
-from enginehouse.domain.errors import EngineBroken, EngineError, EngineFailed, EngineOverloaded
+from enginehouse.domain.errors import EngineBroken, EngineError, EngineFailed, EngineOverloaded, HandoverFailed
 from enginehouse.domain.stream import Delta, Finish
 
 _STOPS = ("stop", "eos")
+_HANDOVER_TEXTS = ("bootstrap", "handshake failed", "transfer failed", "kvtransfererror")
+"""How SGLang words it; most name the `bootstrap_room`."""
 
 
 class SglangDecoder:
@@ -99,10 +101,22 @@ def _finish(reason: str) -> Finish:
 def _unasked_end(reason: dict[str, object]) -> EngineError:
     """An abort or error that we did not ask for, by the HTTP status that the scheduler gives it."""
     status, text = reason.get("status_code"), str(reason.get("message") or "")
+    if (failed := handover_failed(text)) is not None:
+        return failed
     if status in (400, "400"):
         return rejected(text)
     if status in (429, 503, "429", "503"):
         return EngineOverloaded("the engine takes no more requests for now")
     error = EngineFailed("the engine failed this request")
     error.__cause__ = RuntimeError(text) if text else None
+    return error
+
+
+def handover_failed(text: str) -> HandoverFailed | None:
+    """The error for an end whose text tells of the hand-over, whatever status it has: no client caused it."""
+    lower = text.lower()
+    if not any(words in lower for words in _HANDOVER_TEXTS):
+        return None
+    error = HandoverFailed("the KV cache did not pass from the prefill to the decode engine")
+    error.__cause__ = RuntimeError(text)
     return error

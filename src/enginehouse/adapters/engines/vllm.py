@@ -16,12 +16,14 @@ from enginehouse.adapters.engines.calls import ask, gather
 from enginehouse.adapters.engines.extras import Extras
 from enginehouse.adapters.engines.failures import engine_error
 from enginehouse.adapters.engines.health import require_serving
+from enginehouse.adapters.engines.legs import KEEP_JSON
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
 from enginehouse.adapters.engines.ranks import sound_ranks
 from enginehouse.adapters.engines.vllm_stream import VllmDecoder
 from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineBroken, EngineError, ProbeFailed
+from enginehouse.domain.handover import Fetch, Handover, Keep, Rendezvous
 from enginehouse.domain.link import GrpcStatus, LinkError, LinkErrorKind
 from enginehouse.domain.request import EngineRequest
 from enginehouse.ports import EngineLoad, Link
@@ -110,6 +112,9 @@ class VllmProtocol:
             eos_token_ids=tuple(model.eos_token_ids),
             default_sampling=dict(self._defaults),
             reasoning_parser=server.engine_reasoning_parser or None,
+            # One that only combines others is no name of what carries the caches.
+            transfer_backend=None if server.kv_connector == "MultiConnector" else server.kv_connector or None,
+            kv_dtype=None if server.kv_cache_dtype == "auto" else server.kv_cache_dtype or None,
         )
 
     async def _server_info(self) -> pb.GetServerInfoResponse:
@@ -155,6 +160,8 @@ class VllmProtocol:
         message = pb.GenerateRequest(
             request_id=request.request_id, sampling_params=sampling, stream=True, data_parallel_rank=request.rank
         )
+        if request.handover is not None:
+            message.kv_transfer_params_json = _transfer(request.handover)
         message.tokenized.input_ids.extend(request.token_ids)  # in place: a third of the time of a copied message
         encoded: bytes = message.SerializeToString()
         return encoded
@@ -213,6 +220,16 @@ class VllmProtocol:
             self._digest = digest(files)
             self._digest_asked = True
         return self._digest
+
+
+def _transfer(handover: Handover) -> str:
+    match handover:
+        case Keep():
+            return KEEP_JSON
+        case Fetch():
+            return handover.params.decode()
+        case Rendezvous():
+            raise ValueError("not a hand-over of vLLM's")
 
 
 def _defaults(text: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class VllmNativeDecoder:
             finish = _FINISHES.get(info.finish_reason)
             if finish is not None:
                 cached = info.cached_tokens if info.HasField("cached_tokens") else None
-                return Delta(ids, finish, self._prompt_tokens, cached)
+                return Delta(ids, finish, self._prompt_tokens, cached, info.kv_transfer_params or None)
             if info.finish_reason == ABORTED:
                 raise EngineFailed("the engine failed this request")  # an abort that we did not ask for
             if info.finish_reason:

@@ -47,7 +47,10 @@ class VllmDecoder:
             if complete.finish_reason in _FAILURES:
                 raise EngineFailed("the engine failed this request")
             raise EngineBroken("the engine ended its answer without saying why")
-        return Delta(self._unseen(complete.output_ids[:]), finish, complete.prompt_tokens, complete.cached_tokens)
+        ids = self._unseen(complete.output_ids[:])
+        return Delta(
+            ids, finish, complete.prompt_tokens, complete.cached_tokens, _kept(complete.kv_transfer_params_json)
+        )
 
     def _unseen(self, ids: Sequence[int]) -> Sequence[int]:
         if len(ids) == len(self._last) and ids == self._last:
@@ -55,3 +58,8 @@ class VllmDecoder:
         if self._seen and len(ids) >= self._seen:
             return ids[self._seen :]  # the whole answer
         return ids
+
+
+def _kept(text: str) -> bytes | None:
+    """What a prefill engine kept, in JSON as it came; None where there is nothing in it."""
+    return None if text in ("", "{}", "null") else text.encode()

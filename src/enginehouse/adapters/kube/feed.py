@@ -13,7 +13,7 @@ from enginehouse.adapters.kube.api import KubeApi
 from enginehouse.adapters.kube.http import RequestFailed
 from enginehouse.adapters.kube.settings import KubeSettings
 from enginehouse.core import watch
-from enginehouse.core.pods import PodRules
+from enginehouse.core.pod_rules import PodRules
 from enginehouse.core.watch.codec import read_line, read_page
 from enginehouse.domain.feed import FeedEvent, FeedListed, FeedStatus
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from enginehouse.core.pods import PodRules
+from enginehouse.core.pod_rules import PodRules
 from enginehouse.core.watch import Pace
 from enginehouse.domain.engine import ProtocolName, Role
+
+_LABEL = r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_NAMES = (
+    "port_annotation",
+    "kv_events_port_annotation",
+    "bootstrap_port_annotation",
+    "bootstrap_host_annotation",
+    "role_label",
+    "pair_by",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,18 @@ class KubeSettings:
     """Annotation that holds where a pod's engine publishes its KV events: `PORT`, or `PORT/REPLAYPORT` where past ones
     can be asked for, each of rank 0; for several engines a comma-separated list in the order of their gRPC ports. It
     comes before what the engine says and before kv-events-port."""
+    bootstrap_port_annotation: str = "sglang.ai/bootstrap-port"
+    """Annotation that holds the bootstrap port of SGLang's prefill pods; for several engines a comma-separated list in
+    the order of their gRPC ports. It comes before what the engine says."""
+    bootstrap_host_annotation: str = "enginehouse.dev/bootstrap-host"
+    """Annotation that holds the host where decode engines meet a pod's prefill engine of SGLang, where that is neither
+    what the engine says (`dist_init_addr`) nor the pod's address."""
+    role_label: str = "enginehouse.dev/role"
+    """Label that holds the role of a pod's engines: `prefill`, `decode` or `aggregated`. For engines that cannot report
+    it (vLLM), or pods of both kinds under one selector. A pod whose selector or engine says otherwise is refused."""
+    pair_by: str | None = None
+    """Label by whose value engines are paired for prefill and decode: only those with the same value work together, as
+    the pods of one group or one generation. A pod without the label is refused. None: any two may."""
     resync_interval: float = 30.0
     """Seconds between two safety listings while a watch runs. Bounds how long a watch that went deaf can hide a pod;
     each one costs the API server one list of the selected pods."""
@@ -53,9 +76,13 @@ class KubeSettings:
             raise ValueError("namespace and all_namespaces exclude each other")
         if self.namespace is not None and not self.namespace:
             raise ValueError("namespace is empty; leave it out for the default")
-        for name in ("port_annotation", "kv_events_port_annotation"):
-            if not getattr(self, name):
+        for name in _NAMES:
+            if getattr(self, name) == "":
                 raise ValueError(f"{name} is empty")
+        for name in ("role_label", "pair_by"):
+            label = getattr(self, name)
+            if label is not None and not re.fullmatch(_LABEL, label):
+                raise ValueError(f"{name} {label!r} is not the name of a label; example.com/group is one")
         for name in ("resync_interval", "watch_timeout", "watch_idle_limit", "connect_timeout", "request_timeout"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds")
@@ -81,13 +108,17 @@ class KubeSettings:
         protocol: ProtocolName | None = None,
         tls: bool = False,
     ) -> PodRules:
-        """Return how pods of one pool are read: its port and hints, with the annotation named here."""
+        """Return how pods of one pool are read: its port and hints, with the annotations and labels named here."""
         if port is not None and not 1 <= port <= 65535:
             raise ValueError(f"pod port {port} is outside 1 to 65535")
         return PodRules(
             port=port,
             port_annotation=self.port_annotation,
             kv_events_port_annotation=self.kv_events_port_annotation,
+            bootstrap_port_annotation=self.bootstrap_port_annotation,
+            bootstrap_host_annotation=self.bootstrap_host_annotation,
+            role_label=self.role_label,
+            pair_by=self.pair_by,
             role=role,
             protocol=protocol,
             tls=tls,

@@ -12,11 +12,12 @@ from prometheus_client.registry import Collector
 
 import enginehouse
 from enginehouse.adapters.metrics import table
-from enginehouse.adapters.metrics.collect import fleet_families, numbers, request_families
+from enginehouse.adapters.metrics.collect import fleet_families, numbers, pair_families, request_families
 from enginehouse.adapters.metrics.collect_kv import kv_families
 from enginehouse.adapters.metrics.meters import RequestCounts
 from enginehouse.core.kv.view import KvView
 from enginehouse.service.membership import Counters, FleetView
+from enginehouse.service.pair_counts import PairCounts
 
 __all__ = ["Metrics"]
 
@@ -32,8 +33,8 @@ class Fleet(Protocol):
 class Metrics(Collector):
     """All metrics of one frontend. `requests` is the `Meters` port; `render` is what `/metrics` answers.
 
-    ready: what `/readyz` would say; kv: what is known of KV caches, where the policy asks for it; process: with the
-    operating system's view of this process.
+    ready: what `/readyz` would say; kv: what is known of KV caches, where the policy asks for it; pairs: the
+    generator's; process: with the operating system's view of this process.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Metrics(Collector):
         *,
         ready: Callable[[], bool],
         kv: Callable[[], KvView] | None = None,
+        pairs: PairCounts | None = None,
         process: bool = True,
     ) -> None:
         self.requests = RequestCounts()
         self._fleet = fleet
         self._ready = ready
         self._kv = kv
+        self._pairs = pairs
         self._registry = CollectorRegistry()
         self._registry.register(self)
         if process:
@@ -63,6 +66,8 @@ class Metrics(Collector):
         yield from request_families(self.requests)
         view = self._fleet.view()
         yield from fleet_families(view, self._fleet.counters)
+        if self._pairs is not None:
+            yield from pair_families(self._pairs, view)
         if self._kv is not None:
             yield from kv_families(self._kv(), view)
         yield numbers(table.READY, {(): int(self._ready())})

@@ -12,6 +12,7 @@ from enginehouse.adapters.metrics.counts import Buckets
 from enginehouse.adapters.metrics.meters import RequestCounts
 from enginehouse.core.membership.states import LINKED
 from enginehouse.service.membership import Counters, FleetView, State
+from enginehouse.service.pair_counts import PairCounts
 
 Labels = tuple[str, ...]
 
@@ -30,7 +31,10 @@ def request_families(counts: RequestCounts) -> Iterator[Family]:
     yield numbers(t.COMPLETION, {(): counts.completion_tokens})
     yield histograms(t.FIRST_TOKEN, {(): counts.first_token})
     yield histograms(t.BETWEEN_TOKENS, {(): counts.between_tokens})
-    yield numbers(t.RETRIES, _one_label(counts.retries.values))
+    yield numbers(t.RETRIES, counts.retries)
+    for leg, buckets in counts.legs.items():
+        yield histograms(t.LEG_TIME[leg], {(): buckets})
+    yield numbers(t.LEG_FAILURES, counts.leg_failures)
     yield numbers(t.CUTS, _one_label(counts.cuts.values))
     yield numbers(t.DISCONNECTS, {(): counts.disconnects})
 
@@ -70,6 +74,17 @@ def fleet_families(view: FleetView, counters: Counters) -> Iterator[Family]:
     yield numbers(t.FEED_SYNCED, {name: int(feed.status.synced) for name, feed in feeds.items()})
     yield numbers(t.FEED_FAILING, {name: int(feed.status.error is not None) for name, feed in feeds.items()})
     yield numbers(t.LISTINGS, {name: feed.status.listings for name, feed in feeds.items()})
+
+
+def pair_families(pairs: PairCounts, view: FleetView) -> Iterator[Family]:
+    """Everything counted of pairs of engines."""
+    flying: dict[Labels, float] = {}
+    for engine in view.engines:
+        if count := pairs.in_flight.get((engine.engine_id, engine.incarnation)):
+            flying[(engine.name,)] = flying.get((engine.name,), 0) + count
+    yield numbers(t.PAIRS, flying)
+    yield numbers(t.HANDOVERS_WAITING, {(): pairs.waiting})
+    yield numbers(t.RELEASES, {("released",): pairs.released, ("stranded",): pairs.stranded})
 
 
 def numbers(row: t.Metric, values: Mapping[Labels, float]) -> Family:

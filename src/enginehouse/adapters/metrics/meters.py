@@ -14,9 +14,11 @@ from enginehouse.adapters.metrics.table import (
     BETWEEN_TOKENS_SECONDS,
     ENDPOINTS,
     FIRST_TOKEN_SECONDS,
+    HANDOVER_SECONDS,
     PROMPT_TOKENS,
     REQUEST_SECONDS,
 )
+from enginehouse.ports import LegName
 
 CLIENT_GONE = 499
 
@@ -39,9 +41,16 @@ class RequestCounts:
         self.predicted_tokens = 0
         self.decisions: dict[str, int] = {}
         self.completion_tokens = 0
-        self.retries = Codes()
+        self.retries: dict[tuple[str, ...], int] = {}
         self.cuts = Codes()
         self.disconnects = 0
+        self.legs: dict[LegName, Buckets] = {
+            "queue": Buckets(HANDOVER_SECONDS),
+            "prefill": Buckets(FIRST_TOKEN_SECONDS),
+            "handover": Buckets(HANDOVER_SECONDS),
+            "decode": Buckets(REQUEST_SECONDS),
+        }
+        self.leg_failures: dict[tuple[str, ...], int] = {}
 
     def begin(self, endpoint: str) -> Meter:
         """A request arrived on this path."""
@@ -95,9 +104,23 @@ class Meter:
             decisions[rule] = decisions.get(rule, 0) + 1
             self._predicted = predicted
 
-    def retried(self, code: str) -> None:
+    def retried(self, code: str, leg: LegName | None = None) -> None:
         if self._open:
-            self._counts.retries.add(code)
+            counts = self._counts
+            label = counts.codes.bounded(code)
+            counts.codes.add(label)
+            counts.retries[leg or "", label] = counts.retries.get((leg or "", label), 0) + 1
+
+    def leg(self, leg: LegName, seconds: float) -> None:
+        if self._open:
+            self._counts.legs[leg].observe(seconds)
+
+    def leg_failed(self, leg: LegName, code: str) -> None:
+        if self._open:
+            counts = self._counts
+            label = counts.codes.bounded(code)
+            counts.codes.add(label)
+            counts.leg_failures[leg, label] = counts.leg_failures.get((leg, label), 0) + 1
 
     def end(self, status: int, code: str | None = None, *, cut: bool = False) -> None:
         if not self._open:

@@ -21,6 +21,7 @@ MAX_CODES = 64
 
 FIRST_TOKEN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0, 120.0)
 BETWEEN_TOKENS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 3.0, 10.0)
+HANDOVER_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0)
 REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 PROMPT_TOKENS = (16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0)
 
@@ -95,8 +96,62 @@ BETWEEN_TOKENS = Metric(
 RETRIES = Metric(
     "enginehouse_retries",
     "counter",
-    ("code",),
-    "Attempts that failed with nothing sent to the client and were repeated on another engine, by the failure's code.",
+    ("leg", "code"),
+    "Attempts that failed with nothing sent to the client and were repeated on another engine, by the failure's code; "
+    "of attempts on two engines by the leg at fault too (prefill, decode, handover).",
+)
+LEG_TIME = {
+    leg: Metric(
+        f"enginehouse_{name}_seconds", "histogram", (), f"Where prefill and decode are apart: {meaning}", buckets
+    )
+    for leg, name, meaning, buckets in (
+        (
+            "queue",
+            "pair_queue",
+            "time that an attempt waited for two engines, with its prompt encoded already, to its dispatch.",
+            HANDOVER_SECONDS,
+        ),
+        (
+            "prefill",
+            "prefill",
+            "time from a pair's dispatch to the end of its prefill leg, in the engine's queue included.",
+            FIRST_TOKEN_SECONDS,
+        ),
+        (
+            "handover",
+            "handover",
+            "time from the end of the prefill leg to the first token of the decode engine. On SGLang the prefill leg "
+            "ends when the cache has passed.",
+            HANDOVER_SECONDS,
+        ),
+        ("decode", "decode", "time from the decode engine's first token to the end of the answer.", REQUEST_SECONDS),
+    )
+}
+LEG_FAILURES = Metric(
+    "enginehouse_leg_failures",
+    "counter",
+    ("leg", "code"),
+    "Attempts on two engines that failed, by the leg at fault: prefill, decode, or handover (either, or the way "
+    "between them); and by the failure's code.",
+)
+PAIRS = Metric(
+    "enginehouse_engine_pairs",
+    "gauge",
+    ("engine",),
+    "Pairs in flight in which an engine takes part, to prefill or to decode.",
+)
+HANDOVERS_WAITING = Metric(
+    "enginehouse_handovers_waiting",
+    "gauge",
+    (),
+    "Requests that wait because each prefill engine has all the hand-overs that it may have.",
+)
+RELEASES = Metric(
+    "enginehouse_kept_caches",
+    "counter",
+    ("outcome",),
+    "Caches that a prefill engine kept for a client that then left: released (a decode engine took it off), or "
+    "stranded until the engine gives it up.",
 )
 CUTS = Metric(
     "enginehouse_stream_cuts",
@@ -213,10 +268,15 @@ TABLE: tuple[Metric, ...] = (
     FIRST_TOKEN,
     BETWEEN_TOKENS,
     RETRIES,
+    *LEG_TIME.values(),
+    LEG_FAILURES,
     CUTS,
     DISCONNECTS,
     ENGINES,
     STREAMS,
+    PAIRS,
+    HANDOVERS_WAITING,
+    RELEASES,
     PROBES,
     CHECKS,
     CHANGES,

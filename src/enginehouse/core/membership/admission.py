@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from enginehouse.core.handover import no_meeting_point
 from enginehouse.core.membership.card import ModelCard, card_of, choose_seed, disagreement, joined
 from enginehouse.core.membership.fleet import Entry
 from enginehouse.core.membership.roles import RoleRefused, Topology, decide_topology, settle_role
@@ -144,9 +145,13 @@ def _decide_topology(turn: Turn, group: Sequence[_Named]) -> None:
 def _role(turn: Turn, entry: Entry) -> tuple[Role | None, str | None]:
     """The role, or the reason why there is none for it here."""
     try:
-        return settle_role(_hint(entry), _info(entry).role, turn.topology), None
+        role = settle_role(_hint(entry), _info(entry).role, turn.topology)
     except RoleRefused as refusal:
         return None, str(refusal)
+    if role is Role.PREFILL and entry.target is not None:
+        reason = no_meeting_point(entry.target, _info(entry))
+        return None if reason else role, reason
+    return role, None
 
 
 def _contradicts(entry: Entry) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Load:
@@ -20,6 +20,17 @@ class Load:
 
     def __repr__(self) -> str:
         return f"Load(requests={self.requests}, tokens={self.tokens}, prefill_tokens={self.prefill_tokens})"
+
+
+class Pairing(NamedTuple):
+    """What two engines must have in common to pass a KV cache on. None: not said, which agrees with anything."""
+
+    protocol: str
+    transfer_backend: str | None = None
+    kv_dtype: str | None = None
+    block_size: int | None = None
+    group: str | None = None
+    """The exception: None agrees only with None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,8 @@ class Candidate:
     """Tokens that the rank's KV cache holds; None: unknown."""
     max_running: int | None = None
     """Requests that the engine works on at once on one rank; None: unknown."""
+    pairing: Pairing | None = None
+    """None: the fleet is aggregated."""
 
 
 class Prompt(Protocol):

@@ -90,8 +90,8 @@ def weigh(candidates: Sequence[Candidate], prompt: Prompt | None, settings: Rout
     return costs
 
 
-def pick(costs: Sequence[float], tokens: int, temperature: float, rng: Chance) -> tuple[int, Rule]:
-    """The position to take, for a prompt of so many tokens."""
+def pick(costs: Sequence[float], tokens: float, temperature: float, rng: Chance) -> tuple[int, Rule]:
+    """The position to take, for a prompt that costs so much where nothing of it is held: as many as it has tokens."""
     best = min(costs)
     if temperature > 0:
         scale = temperature * max(tokens, 1)

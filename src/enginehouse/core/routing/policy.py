@@ -10,7 +10,17 @@ from enginehouse.core.routing.cost import Chance, Rule, parts, pick, weigh
 from enginehouse.core.routing.decision import Decision
 from enginehouse.core.routing.settings import PolicyName, RoutingSettings
 
-__all__ = ["AllExcluded", "AllFull", "Chance", "Decision", "PolicyName", "Router", "RoutingSettings"]
+__all__ = [
+    "AllExcluded",
+    "AllFull",
+    "Chance",
+    "Decision",
+    "PolicyName",
+    "Router",
+    "RoutingSettings",
+    "below",
+    "untried",
+]
 
 
 class AllFull(Exception):
@@ -21,12 +31,24 @@ class AllExcluded(Exception):
     """Every engine was tried for this request already, or there is none."""
 
 
+def untried(candidates: Sequence[Candidate], excluded: Collection[tuple[str, int]]) -> Sequence[Candidate]:
+    """Those whose (engine id, incarnation) is not excluded."""
+    return [c for c in candidates if (c.engine_id, c.incarnation) not in excluded] if excluded else candidates
+
+
+def below(candidates: Sequence[Candidate], limit: int) -> Sequence[Candidate]:
+    """Those with fewer requests in flight than the limit; 0: there is none."""
+    return [c for c in candidates if c.load.requests < limit] if limit else candidates
+
+
 class Router:
     """Applies one policy. Holds only the turn of round-robin."""
 
-    def __init__(self, settings: RoutingSettings, rng: Chance) -> None:
+    def __init__(self, settings: RoutingSettings, rng: Chance, unit: float = 1.0) -> None:
+        """unit: what a token of the prompt costs at most; it says how far apart two costs are."""
         self._settings = settings
         self._rng = rng
+        self._unit = unit
         self._turn = 0
 
     def choose(
@@ -42,16 +64,16 @@ class Router:
         Without a prompt no session and nothing held is known. `explain` keeps every candidate's parts in the decision.
         Raises AllExcluded or AllFull.
         """
-        usable = candidates
-        if excluded:
-            usable = [c for c in usable if (c.engine_id, c.incarnation) not in excluded]
+        usable = untried(candidates, excluded)
         if not usable:
             raise AllExcluded
-        limit = self._settings.max_requests_per_engine
-        if limit:
-            usable = [c for c in usable if c.load.requests < limit]
-            if not usable:
-                raise AllFull
+        usable = below(usable, self._settings.max_requests_per_engine)
+        if not usable:
+            raise AllFull
+        return self.decide(usable, prompt, explain=explain)
+
+    def decide(self, usable: Sequence[Candidate], prompt: Prompt | None, *, explain: bool = False) -> Decision:
+        """Choose among candidates that may all be used; at least one."""
         chosen, rule = self._decide(usable, prompt)
         policy, load = self._settings.policy, chosen.load
         tokens = 0 if prompt is None else prompt.tokens
@@ -74,7 +96,7 @@ class Router:
         if settings.policy == "kv":
             costs = weigh(usable, prompt, settings)
             tokens = 0 if prompt is None else prompt.tokens
-            position, rule = pick(costs, tokens, settings.kv_temperature, self._rng)
+            position, rule = pick(costs, tokens * self._unit, settings.kv_temperature, self._rng)
             return usable[position], rule
         return _PICKS[settings.policy](usable, self._rng, self._turn), "policy"
 

@@ -38,6 +38,9 @@ class RoutingSettings:
     kv_wait_weight: float = 20000.0
     """Policy `kv`: the tokens that an engine prefills in the time that one answer takes. A rank with all the requests
     or tokens that it can work on costs this much for each time that its whole work has to end before this request."""
+    kv_transfer_weight: float = 0.05
+    """Policy `kv`, where prefill and decode are apart: cost of a token of the prompt that has to be passed to
+    a decode engine because its cache does not hold it."""
     kv_temperature: float = 0.0
     """Policy `kv`: 0 takes the cheapest, at random among those within 1/64 of the prompt's tokens of it. Above 0 all
     may be chosen: a rank that costs this share of the prompt's tokens more is chosen 1/e times as often."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from enginehouse.core.pods import PodRecord, PodRules, read_record
+from enginehouse.core.pod_rules import PodRules
+from enginehouse.core.pods import PodRecord, read_record
 from enginehouse.core.watch.inputs import (
     Bookmark,
     Failure,

@@ -9,9 +9,12 @@ from typing import Any
 import grpc
 
 from enginehouse._proto import sglang_runtime_v1_pb2 as pb
+from enginehouse.domain.engine import Role
 from enginehouse.mock.engine import Engine, Step, Stream
 from enginehouse.mock.fronts.rpc import Context, Refused, Services, check_rank, refuse_if_told
 from enginehouse.mock.fronts.sglang_info import load, model_info, server_info
+from enginehouse.mock.fronts.sglang_legs import leg
+from enginehouse.mock.handover.legs import Offer
 from enginehouse.mock.simulator import End, Job
 
 SERVICE = "sglang.runtime.v1.SglangService"
@@ -62,6 +65,11 @@ class SglangFront:
                 async for step in stream:
                     if step.end is End.ERROR:
                         raise Refused(_INTERNAL, "injected failure")
+                    if step.end is End.HANDOVER:
+                        if not request.stream:
+                            raise Refused(_INTERNAL, f"500: {stream.answer.trouble}")
+                        await context.write(_rejected(job, stream.answer.trouble, 500))
+                        return
                     if step.end is End.ABORT and stream in self._aborted:
                         raise Refused(grpc.StatusCode.CANCELLED, f"Request aborted: {job.rid}")
                     if (request.stream or step.end) and step.end is not End.VANISHED:
@@ -97,6 +105,9 @@ class SglangFront:
             request.routed_dp_rank if request.HasField("routed_dp_rank") else None,
             lambda number: Refused(_INTERNAL, f"routed_dp_rank={number} out of range [0, {ranks})"),
         )
+        part = leg(request, self.engine.settings.role)
+        if rank is None and isinstance(part, Offer):
+            rank = part.room % ranks
         return Job(
             rid=request.rid,
             prompt=prompt,
@@ -105,13 +116,14 @@ class SglangFront:
             stop_ids=frozenset(params.stop_token_ids),
             ignore_eos=params.ignore_eos,
             rank=rank,
+            leg=part,
         )
 
     def _refusal(self, request: pb.GenerateRequest, job: Job) -> tuple[str, int] | None:
         """What SGLang's scheduler refuses: a normal message that says abort when streaming, INTERNAL otherwise."""
         if self.engine.faults.reject_status:
             return "injected rejection", self.engine.faults.reject_status
-        if self.engine.settings.role != "aggregated" and not request.HasField("disaggregated_params"):
+        if self.engine.settings.role is not Role.AGGREGATED and job.leg is None:
             text = f"Invalid request: Disaggregated request received without bootstrap room id. req.rid='{job.rid}'"
             return text, 400
         if self.engine.simulator.full(job.rank):

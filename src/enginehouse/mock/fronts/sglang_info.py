@@ -55,7 +55,7 @@ def server_info(engine: Engine) -> pb.GetServerInfoResponse:
         "dist_init_addr": None,
         "load_balance_method": "follow_bootstrap_room" if settings.role is Role.PREFILL else "round_robin",
         "disaggregation_mode": _MODE[settings.role],
-        "disaggregation_bootstrap_port": 8998,
+        "disaggregation_bootstrap_port": engine.handover.port or 8998,
         "disaggregation_transfer_backend": "mooncake",
         "tool_call_parser": None,
         "reasoning_parser": None,

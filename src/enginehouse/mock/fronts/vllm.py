@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,7 @@ from enginehouse.mock.fronts.rpc import (
     refuse_if_told,
 )
 from enginehouse.mock.fronts.vllm_kv import subscribe
+from enginehouse.mock.fronts.vllm_legs import kept, leg_of_json
 from enginehouse.mock.simulator import End, Job
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
@@ -118,6 +120,7 @@ class VllmFront:
             stop_ids=frozenset(params.stop_token_ids),
             ignore_eos=params.ignore_eos,
             rank=rank,
+            leg=leg_of_json(self.engine, request.kv_transfer_params_json),
         )
 
     def _chunk(self, stream: Stream, step: Step) -> Any:
@@ -131,16 +134,18 @@ class VllmFront:
 
     def _complete(self, stream: Stream, step: Step, *, whole: bool) -> Any:
         answer = stream.answer
-        ids = [] if step.end is End.ABORT else answer.output if whole else step.new
+        ids = [] if step.end in (End.ABORT, End.HANDOVER) else answer.output if whole else step.new
         complete = pb.GenerateComplete(
             output_ids=ids,
-            finish_reason=str(step.end),
+            finish_reason="error" if step.end is End.HANDOVER else str(step.end),
             prompt_tokens=len(answer.job.prompt),
             completion_tokens=len(ids),
             cached_tokens=answer.cached,
         )
         if answer.matched is not None and answer.matched in answer.job.stop_ids:
             complete.matched_token_id = answer.matched
+        if (params := kept(self.engine, stream)) is not None:
+            complete.kv_transfer_params_json = json.dumps(params)
         return pb.GenerateResponse(complete=complete).SerializeToString()
 
     async def abort(self, data: bytes, context: Context) -> Any:
@@ -174,6 +179,7 @@ class VllmFront:
         settings = self.engine.settings
         return pb.GetServerInfoResponse(
             kv_role=_KV_ROLE[settings.role],
+            kv_connector="NixlConnector" if self.engine.handover.connector else "",
             data_parallel_size=settings.ranks,
             kv_cache_dtype="auto",
             block_size=settings.told_block_size,

@@ -21,6 +21,7 @@ from enginehouse.mock.fronts.rpc import (
     check_rank,
     refuse_if_told,
 )
+from enginehouse.mock.fronts.vllm_legs import kept, leg_of_struct, struct
 from enginehouse.mock.kv.sockets import HWM
 from enginehouse.mock.simulator import End, Job
 
@@ -59,10 +60,10 @@ class VllmNativeFront:
         with self._open(job) as stream:
             await context.write(pb.GenerateResponse(prompt_info=_prompt(request, job)).SerializeToString())
             async for step in stream:
-                if step.end is End.ERROR:
+                if step.end in (End.ERROR, End.HANDOVER):
                     raise Refused(grpc.StatusCode.INTERNAL, "engine failed during generation")
                 if step.end is not End.VANISHED:
-                    output = _output(request, stream, step.new, step.end, feed)
+                    output = self._output(request, stream, step.new, step.end, feed)
                     await context.write(pb.GenerateResponse(output=output).SerializeToString())
 
     async def generate(self, data: bytes, context: Context) -> Any:
@@ -70,10 +71,10 @@ class VllmNativeFront:
         job, feed = self._job(request, context), self._decoder(request)
         with self._open(job) as stream:
             async for step in stream:
-                if step.end in (End.ERROR, End.VANISHED):
+                if step.end in (End.ERROR, End.VANISHED, End.HANDOVER):
                     break
             else:
-                output = _output(request, stream, stream.answer.output, stream.answer.end, feed)
+                output = self._output(request, stream, stream.answer.output, stream.answer.end, feed)
                 return pb.GenerateResponse(prompt_info=_prompt(request, job), output=output)
         raise Refused(grpc.StatusCode.INTERNAL, "engine failed during generation")
 
@@ -129,6 +130,7 @@ class VllmNativeFront:
             stop_ids=frozenset(stopping.stop_token_ids),
             ignore_eos=stopping.ignore_eos,
             rank=self._rank(context),
+            leg=leg_of_struct(self.engine, request.kv.kv_transfer_params),
         )
 
     def _rank(self, context: Context) -> int | None:
@@ -147,6 +149,19 @@ class VllmNativeFront:
                 f"connected ranks: {ranks}",
             ),
         )
+
+    def _output(
+        self,
+        request: pb.GenerateRequest,
+        stream: Stream,
+        ids: Sequence[int],
+        end: End | None,
+        feed: Callable[[Sequence[int]], str] | None,
+    ) -> pb.Output:
+        output = _output(request, stream, ids, end, feed)
+        if end is not None and (params := kept(self.engine, stream)) is not None:
+            output.finish_info.kv_transfer_params = struct(params)
+        return output
 
     def _decoder(self, request: pb.GenerateRequest) -> Callable[[Sequence[int]], str] | None:
         wanted = request.response.output_text if request.response.HasField("output_text") else True

@@ -150,6 +150,23 @@ def test_vllm_servicer() -> None:
     assert (info.role, info.instance_id, info.tokenizer_digest) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("connector", "dtype", "backend", "told"),
+    [
+        ("NixlConnector", "fp8_e4m3", "NixlConnector", "fp8_e4m3"),
+        ("MultiConnector", "auto", None, None),
+        ("", "", None, None),
+    ],
+)
+def test_vllm_says_what_has_to_agree_between_two_engines(
+    connector: str, dtype: str, backend: str | None, told: str | None
+) -> None:
+    server = vllm.GetServerInfoResponse(kv_connector=connector, kv_cache_dtype=dtype, block_size=32)
+    answers = vllm_answers() | {V + "GetServerInfo": server.SerializeToString()}
+    info = probe(FakeLink(answers, NO_TOKENIZER)).info
+    assert (info.transfer_backend, info.kv_dtype) == (backend, told)
+
+
 def test_vllm_native() -> None:
     info = probe(FakeLink(native_answers())).info
     assert (info.protocol, info.model, info.aliases) == (ProtocolName.VLLM_NATIVE, "m", ("n",))

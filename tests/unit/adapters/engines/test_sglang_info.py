@@ -103,6 +103,49 @@ def test_roles(mode: str | None, role: Role) -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "host"),
+    [
+        ("10.0.0.9:5000", "10.0.0.9"),
+        ("node-0.set.svc:5000", "node-0.set.svc"),
+        ("tcp://10.0.0.9:5000", "10.0.0.9"),
+        ("[fd00::9]:5000", "fd00::9"),
+        ("fd00::9:5000", None),
+        ("127.0.0.1:5000", None),
+        ("[::1]:5000", None),
+        ("localhost:5000", None),
+        ("0.0.0.0:5000", None),
+        ("[::]:5000", None),
+        (":5000", None),
+        ("[fd00::", None),
+        ("a b:5000", None),
+        ("", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_a_prefill_engine_is_met_where_its_first_node_is_if_others_can_go_there(told: object, host: str | None) -> None:
+    engine = {"disaggregation_mode": "prefill", "disaggregation_bootstrap_port": 8998, "dist_init_addr": told}
+    info = read(engine)
+    assert (info.bootstrap_host, info.bootstrap_port) == (host, 8998)
+    info = read({**engine, "disaggregation_mode": "decode"})
+    assert (info.bootstrap_host, info.bootstrap_port) == (None, None)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536, "x", None, True, [8998], "9" * 5000])
+def test_a_bootstrap_port_that_cannot_be_is_not_told(port: object) -> None:
+    assert read({"disaggregation_mode": "prefill", "disaggregation_bootstrap_port": port}).bootstrap_port in (None, 1)
+
+
+def test_what_has_to_agree_between_two_engines_is_read() -> None:
+    both = {"disaggregation_transfer_backend": "nixl", "kv_cache_dtype": "fp8_e5m2"}
+    for mode in ("prefill", "decode"):
+        info = read({**both, "disaggregation_mode": mode})
+        assert (info.transfer_backend, info.kv_dtype) == ("nixl", "fp8_e5m2")
+    assert read(both).transfer_backend is None
+    assert read({"kv_cache_dtype": "auto"}).kv_dtype is None
+
+
+@pytest.mark.parametrize(
     ("server", "version"),
     [
         ({}, None),

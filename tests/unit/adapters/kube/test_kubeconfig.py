@@ -13,6 +13,8 @@ from enginehouse.adapters.kube import KubeConfigError, KubeSettings, open_api
 from enginehouse.adapters.kube.access import Basic, Exec, InFile, Inline, Token, TokenFile
 from enginehouse.adapters.kube.kubeconfig import read_kubeconfig
 from enginehouse.adapters.kube.locate import find_access
+from enginehouse.core.pod_rules import PodRules
+from enginehouse.domain.engine import Role
 
 
 def config(user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **top: Any) -> dict[str, Any]:
@@ -202,11 +204,30 @@ def test_a_server_that_is_no_url_stops_the_start(tmp_path: Path, server: str) ->
         ({"backoff_limit": -1}, "backoff_limit"),
         ({"page_size": 0}, "page_size"),
         ({"port_annotation": ""}, "port_annotation"),
+        ({"bootstrap_port_annotation": ""}, "bootstrap_port_annotation"),
+        ({"role_label": ""}, "role_label is empty"),
+        ({"role_label": "a=b"}, "role_label 'a=b' is not the name of a label"),
+        ({"pair_by": "a b"}, "pair_by 'a b' is not the name of a label"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         KubeSettings(**settings)
+
+
+def test_what_pods_say_is_read_by_the_names_given() -> None:
+    names = {
+        "port_annotation": "a",
+        "kv_events_port_annotation": "b",
+        "bootstrap_port_annotation": "c",
+        "bootstrap_host_annotation": "d",
+        "role_label": "e/f",
+        "pair_by": "g",
+    }
+    rules = KubeSettings(**names).rules(port=5, role=Role.DECODE)  # type: ignore[arg-type]
+    assert {name: getattr(rules, name) for name in names} == names
+    assert (rules.port, rules.role) == (5, Role.DECODE)
+    assert KubeSettings().rules(port=None) == PodRules()
 
 
 def test_a_pool_port_is_checked() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from enginehouse.core.membership.intents import CutStreams, Drain
 from enginehouse.core.membership.roles import RoleRefused, Topology, decide_topology, settle_role
 from enginehouse.core.membership.states import State
-from enginehouse.domain.engine import Role
+from enginehouse.domain.engine import ProtocolName, Role
 
 from .playbook import Playbook, wanted
 
@@ -238,3 +240,25 @@ def test_an_engine_refused_for_its_role_neither_seeds_the_card_nor_holds_it() ->
     assert play.delete("a") == [Drain("a", number)]
     assert play.fleet.card is None
     assert play.wait(300).count(CutStreams("a", number)) == 1
+
+
+def test_a_prefill_engine_of_sglang_that_nobody_could_meet_is_refused_and_seeds_nothing() -> None:
+    play = Playbook(topology=Topology.DISAGGREGATED)
+    play.apply(wanted("p", "10.0.0.2:9000"))
+    play.probed("p", protocol=ProtocolName.SGLANG, role=P, context_length=1)
+    assert play.state("p") is State.REFUSED
+    assert play.reason("p").startswith("does not say its bootstrap port")
+    assert play.fleet.card is None
+    play.serve("d", protocol=ProtocolName.SGLANG, role=D)
+    play.wait(15)
+    play.passed("p", protocol=ProtocolName.SGLANG, role=P, bootstrap_port=8998)
+    assert play.serving == {"p", "d"}
+
+
+def test_an_operator_can_say_where_a_prefill_engine_is_met() -> None:
+    play = Playbook()
+    want = wanted("p", "10.0.0.2:9000")
+    assert want.target is not None
+    play.apply(replace(want, target=replace(want.target, bootstrap_port=8998)))
+    play.probed("p", protocol=ProtocolName.SGLANG, role=P)
+    assert play.serving == {"p"}

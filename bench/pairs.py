@@ -1,0 +1,163 @@
+"""What a hand-over costs the frontend: the first token it adds, and CPU per token, beside the same engine kind alone.
+
+`python -m bench.pairs --json`. One prefill and one decode mock for each protocol beside an aggregated one; the two
+frontends of a protocol are measured in turns, in the same run. What the mocks need to meet is in the first token too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import uvloop
+
+from bench.contestants import Program, free_port, running, wait_listening, wait_serving
+from bench.load import Load, close, connect, drive, request_bytes
+
+FIRST_TOKEN_MS = {"sglang": 1.0, "vllm": 2.0, "vllm-native": 2.0}
+CPU_RATIO = 1.1
+AGGREGATED, APART = "aggregated", "apart"
+
+Figures = dict[str, list[float]]
+
+
+def _engine(stack: ExitStack, folder: Path, protocol: str, role: str, pace: float) -> str:
+    port = free_port()
+    command = [sys.executable, "-m", "enginehouse", "mock", "--protocol", protocol, "--port", str(port)]
+    command += ["--role", role, "--max-running", "4096", "--tokens-per-second", str(pace)]
+    name = f"{protocol}-{role}-{pace:g}"
+    program = stack.enter_context(running(name, command, port, folder / f"{name}.log"))
+    wait_listening(program)
+    # Engines of vLLM cannot say their role.
+    hint = f"?role={role}" if protocol != "sglang" and role != AGGREGATED else ""
+    return f"grpc://127.0.0.1:{port}{hint}"
+
+
+def _frontend(stack: ExitStack, folder: Path, name: str, engines: Sequence[str]) -> Program:
+    port = free_port()
+    command = [sys.executable, "-m", "enginehouse", "serve", "--port", str(port), "--shutdown-grace", "0"]
+    for engine in engines:
+        command += ["--engine", engine]
+    program = stack.enter_context(running(name, command, port, folder / f"{name}.log"))
+    wait_serving(program)
+    return program
+
+
+async def _first_tokens(programs: dict[str, Program], samples: int, figures: Figures, protocol: str) -> None:
+    load = Load(streams=1, requests=1, max_tokens=2)
+    clients = {name: (await connect(program.port, 1))[0] for name, program in programs.items()}
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for number in range(samples + 20):
+        names = list(clients)
+        for name in names if number % 2 else reversed(names):
+            await clients[name].ask(request_bytes(load, 1_000_000 + number))
+            first = clients[name].first_token
+            assert first is not None
+            if number >= 20:  # the first ones open connections and warm caches
+                taken[name].append(first)
+    close(list(clients.values()))
+    for name, values in taken.items():
+        figures[f"{protocol}, {name}: first token ms"] = [statistics.median(values) * 1e3]
+
+
+async def _cpu(programs: dict[str, Program], load: Load, rounds: int, figures: Figures, protocol: str) -> None:
+    for number in range(rounds):
+        names = list(programs)
+        for name in names if number % 2 else reversed(names):
+            program = programs[name]
+            before = program.cpu()
+            outcome = await drive(program.port, load, seed=(number + 1) * 100_000)
+            await asyncio.sleep(0.1)  # the last answer's own cleanup belongs to it
+            if outcome.errors:
+                raise RuntimeError(f"{program.name}: {len(outcome.errors)} failed, the first: {outcome.errors[0]}")
+            spent = (program.cpu() - before) / outcome.tokens
+            figures.setdefault(f"{protocol}, {name}: CPU us per token", []).append(spent * 1e6)
+
+
+async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """First token on engines that are as fast as they are read; CPU per token on paced ones."""
+    figures: Figures = {}
+    load = Load(options.streams, options.streams * 2, max_tokens=options.max_tokens)
+    for protocol in options.protocols.split(","):
+        for pace in (0.0, options.pace):
+            with ExitStack() as stack:
+                alone = _engine(stack, folder, protocol, AGGREGATED, pace)
+                pair = [_engine(stack, folder, protocol, role, pace) for role in ("prefill", "decode")]
+                programs = {
+                    AGGREGATED: _frontend(stack, folder, f"{protocol}-{AGGREGATED}", [alone]),
+                    APART: _frontend(stack, folder, f"{protocol}-{APART}", pair),
+                }
+                if pace:
+                    await _cpu(programs, load, options.rounds, figures, protocol)
+                else:
+                    await _first_tokens(programs, options.samples, figures, protocol)
+    medians = {what: statistics.median(values) for what, values in figures.items()}
+    bars = _bars(medians, options.protocols.split(","))
+    return {
+        "figures": {what: round(value, 3) for what, value in medians.items()},
+        "bars": bars,
+        "met": all(bar["met"] for bar in bars),
+    }
+
+
+def _bars(medians: dict[str, float], protocols: Sequence[str]) -> list[dict[str, object]]:
+    bars: list[dict[str, object]] = []
+
+    def bar(what: str, value: float, limit: float, unit: str) -> None:
+        bars.append({"what": what, "value": round(value, 3), "limit": limit, "unit": unit, "met": value <= limit})
+
+    for protocol in protocols:
+        first, cpu = f"{protocol}, {{}}: first token ms", f"{protocol}, {{}}: CPU us per token"
+        added = medians[first.format(APART)] - medians[first.format(AGGREGATED)]
+        bar(f"{protocol}: first token added by a hand-over", added, FIRST_TOKEN_MS[protocol], "ms")
+        ratio = medians[cpu.format(APART)] / medians[cpu.format(AGGREGATED)]
+        bar(f"{protocol}: CPU per token, apart", ratio, CPU_RATIO, "of aggregated")
+    return bars
+
+
+def show(result: dict[str, object]) -> None:
+    """The result for people."""
+    figures, bars = result["figures"], result["bars"]
+    assert isinstance(figures, dict)
+    assert isinstance(bars, list)
+    for what, value in figures.items():
+        print(f"{what:48}{value:>12.3f}")
+    print()
+    for bar in bars:
+        verdict = "met" if bar["met"] else "MISSED"
+        print(f"{bar['what']:48}{bar['value']:>12.3f} {bar['unit']:14} (at most {bar['limit']:g}) {verdict}")
+
+
+def main() -> None:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.pairs", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--protocols", default="sglang,vllm,vllm-native", help="engines to measure")
+    parser.add_argument("--streams", type=int, default=64, help="open streams for CPU per token")
+    parser.add_argument("--pace", type=float, default=40.0, help="tokens per second of each paced stream")
+    parser.add_argument("--max-tokens", type=int, default=128, help="tokens of each answer")
+    parser.add_argument("--rounds", type=int, default=4, help="times that CPU per token is measured")
+    parser.add_argument("--samples", type=int, default=300, help="requests for the first-token figure")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-pairs-") as folder:
+        try:
+            result = uvloop.run(run(options, Path(folder)))
+        except RuntimeError as error:
+            for log in sorted(Path(folder).glob("*.log")):
+                print(f"{log.name}: {log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
+            sys.exit(f"bench.pairs: {error}")
+    if options.json:
+        print(json.dumps(result))
+    else:
+        show(result)
+
+
+if __name__ == "__main__":
+    main()

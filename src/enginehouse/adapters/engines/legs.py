@@ -1,0 +1,52 @@
+"""The two requests of a hand-over, in the terms that engines take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from google.protobuf.struct_pb2 import Struct
+
+from enginehouse.domain.handover import Fetch, Keep, Rendezvous
+from enginehouse.domain.request import EngineRequest
+
+KEEP_JSON = (
+    '{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
+    '"remote_host":null,"remote_port":null}'
+)
+"""vLLM's `kv_transfer_params` for the prefill engine."""
+
+
+def _keep_struct() -> bytes:
+    made = Struct()
+    made.update({"do_remote_decode": True, "do_remote_prefill": False})
+    for name in ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"):
+        made[name] = None
+    return made.SerializeToString(deterministic=True)
+
+
+KEEP_STRUCT = _keep_struct()
+"""The same as the native protocol carries it."""
+
+
+def as_sent(request: EngineRequest) -> EngineRequest:
+    """The request itself, or for a prefill engine one that generates a single token, however the rest spells length.
+
+    The user's sampling stays: SGLang's decode engine takes over the token that was drawn here, and vLLM finds fault
+    with it before anything was computed. On vLLM the minimum of one keeps an end-of-sequence token away, so that the
+    answer ends for its length, without which some releases keep nothing.
+    """
+    if not request.prefill_only:
+        least, most = request.sampling.min_tokens, request.max_tokens
+        if least > most and isinstance(request.handover, Fetch):  # sent for its first token only, to free what was kept
+            return replace(request, sampling=replace(request.sampling, min_tokens=most))
+        return request
+    keeps = isinstance(request.handover, Keep)
+    sampling = replace(request.sampling, stop_token_ids=(), ignore_eos=False, min_tokens=1 if keeps else 0)
+    rank = None if isinstance(request.handover, Rendezvous) else request.rank  # another than the room's breaks it
+    return replace(request, max_tokens=1, sampling=sampling, rank=rank)
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands before a port. SGLang's releases put the two together with or without adding brackets to an
+    IPv6 address, and none adds them twice."""
+    return f"[{host}]" if ":" in host else host

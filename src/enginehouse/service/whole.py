@@ -1,0 +1,86 @@
+"""One attempt in which one engine does everything."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+from enginehouse.core.routing.candidate import Prompt
+from enginehouse.domain.errors import EngineTimeout
+from enginehouse.domain.request import EngineRequest
+from enginehouse.ports import LegName, RequestMeter
+from enginehouse.service.attempt import Answer, Attempt, WatchedCall
+from enginehouse.service.leg import Leg
+from enginehouse.service.request import Choice, RequestSettings, TokenRequest
+from enginehouse.service.watchdog import Watchdog
+
+
+class Whole:
+    """A Work with one leg."""
+
+    __slots__ = ("_leg", "_limits", "_loop", "_request", "attempt", "choice")
+
+    def __init__(
+        self,
+        choice: Choice,
+        leg: Leg,
+        request: TokenRequest,
+        answer: Answer,
+        elsewhere: Callable[[], bool],
+        limits: RequestSettings,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._leg = leg
+        self._limits = limits
+        self._loop = loop
+        self._request = request
+        self.choice = choice
+        self.attempt = Attempt(answer, loop, elsewhere)
+
+    @property
+    def engine(self) -> str:
+        return self._leg.member.name
+
+    def hold(self) -> Leg | None:
+        return None if self._leg.hold(self.attempt.cut, self.attempt.forsake) else self._leg
+
+    def tell(self, meter: RequestMeter) -> None:
+        meter.decided(self._leg.decision.rule, self._leg.decision.predicted)
+
+    async def run(self, prompt: Prompt | None, meter: RequestMeter) -> None:
+        leg, attempt, loop, limits = self._leg, self.attempt, self._loop, self._limits
+        request = self._request
+        tokens = len(request.token_ids)
+        leg.book(prompt, tokens, tokens - leg.decision.predicted)
+        attempt.begun = lambda: leg.computed(loop.time())
+        watchdog = Watchdog(attempt, limits.token_timeout, loop)
+        timeout = limits.first_token_timeout
+        try:
+            rank = leg.decision.chosen.rank
+            call = leg.send(
+                EngineRequest(uuid.uuid4().hex, request.token_ids, request.max_tokens, request.sampling, rank), attempt
+            )
+            attempt.answer.begin(WatchedCall(call, attempt))
+            watchdog.expect(
+                loop.time() + timeout,
+                lambda: attempt.fail(EngineTimeout(f"no first token within {timeout:g} s")),
+            )
+            await attempt.done
+        finally:
+            watchdog.stop()
+            leg.settle(attempt.cached, linger=attempt.finished)
+
+    def report(self) -> None:
+        error = self.attempt.error
+        if error is None:
+            self._leg.succeeded()
+        else:
+            self._leg.failed(error)
+
+    def blamed(self) -> tuple[Leg, ...]:
+        return (self._leg,)
+
+    @property
+    def failed_part(self) -> LegName | None:
+        return None
