@@ -9,7 +9,7 @@ from enginehouse.core.kv.view import KvView, RankView
 
 def of_engine(view: KvView, engine_id: str, incarnation: int) -> list[dict[str, Any]]:
     """The ranks of one engine."""
-    return [_rank(r) for r in view.ranks if (r.key.engine_id, r.key.incarnation) == (engine_id, incarnation)]
+    return [_rank(rank) for rank in view.by_engine.get((engine_id, incarnation), ())]
 
 
 def of_index(view: KvView) -> dict[str, Any]:

@@ -65,6 +65,10 @@ class KvFollower:
         for key, config in wanted.items():
             if key not in self._followed:
                 self._followed[key] = self._join(config)
+            elif config.returns != self._followed[key].config.returns:
+                self._followed[key].config = config
+                for feed in self._followed[key].feeds:
+                    self._knowledge.lost(feed.key)
 
     def _leave(self, key: tuple[str, int]) -> None:
         followed = self._followed.pop(key)

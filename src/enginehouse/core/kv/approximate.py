@@ -1,4 +1,4 @@
-"""What our own choices make likely: an index for ranks whose events say nothing, and the moment before events come.
+"""What our own requests make likely: an index for ranks whose events say nothing, and the time before events come.
 
 Both are asked with the chained keys of a prompt's blocks, and both hold whole prefixes: with a key they hold all keys
 before it. So a longest prefix is found by halving, not block by block.
@@ -25,7 +25,7 @@ def depth(keys: Sequence[int], held: Collection[int]) -> int:
 
 
 class Approximate:
-    """What one rank likely holds of the prompts that it was sent, bounded by its capacity and aged by time.
+    """What one rank likely holds of the prompts that it computed, bounded by its capacity and aged by time.
 
     Two generations instead of a list in order of use: what is sent goes into the young one; when that is full, or half
     of `ttl` old, it takes the place of the old one, which is forgotten. So a prefix is remembered for half of `ttl` at
@@ -38,15 +38,17 @@ class Approximate:
         self._span = ttl / 2
         self._young: set[int] = set()
         self._old: set[int] = set()
+        self._twice = 0
+        """Blocks in both."""
         self._turn_at = 0.0
 
     def __len__(self) -> int:
-        """Blocks, those in both generations twice."""
-        return len(self._young) + len(self._old)
+        """Blocks, as of when it was last aged."""
+        return len(self._young) + len(self._old) - self._twice
 
     def sent(self, keys: Sequence[int], now: float) -> None:
-        """A prompt with these blocks goes to the rank. Of one that it cannot hold only the head counts."""
-        self._age(now)
+        """The rank computed a prompt with these blocks. Of one that it cannot hold only the head counts."""
+        self.age(now)
         keys = keys[: self._half]
         known = depth(keys, self._young)
         if len(self._young) + len(keys) - known > self._half:
@@ -54,26 +56,24 @@ class Approximate:
             known = 0
         if not self._young and not self._old:
             self._turn_at = now + self._span
+        self._twice += max(0, depth(keys, self._old) - known)
         self._young.update(keys[known:])
 
     def depth(self, keys: Sequence[int], now: float) -> int:
         """Blocks at the prompt's head that the rank likely holds."""
-        self._age(now)
+        self.age(now)
         return max(depth(keys, self._young), depth(keys, self._old))
 
     def limit(self, blocks: int) -> None:
         """Hold no more than this from now on."""
         self._half = max(1, blocks // 2)
         if len(self._young) > self._half:
-            self._young = set()
+            self._young, self._twice = set(), 0
         if len(self._old) > self._half:
-            self._old = set()
+            self._old, self._twice = set(), 0
 
-    def clear(self) -> None:
-        """The rank holds nothing any more."""
-        self._young, self._old = set(), set()
-
-    def _age(self, now: float) -> None:
+    def age(self, now: float) -> None:
+        """Let go what is too old."""
         if now >= self._turn_at and (self._young or self._old):
             late = now >= self._turn_at + self._span
             self._turn(self._turn_at)
@@ -81,13 +81,14 @@ class Approximate:
                 self._old = set()
 
     def _turn(self, now: float) -> None:
-        self._old, self._young = self._young, set()
+        self._old, self._young, self._twice = self._young, set(), 0
         self._turn_at = now + self._span
 
     def check(self) -> None:
         """Invariants, for tests."""
         assert len(self._young) <= self._half
         assert len(self._old) <= self._half
+        assert self._twice == len(self._young & self._old)
 
 
 class Expected:

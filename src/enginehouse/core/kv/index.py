@@ -22,6 +22,9 @@ __all__ = ["Holder", "KvIndex"]
 MAIN_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 """Attention whose cached blocks are good for any longer prompt; windows and states are not."""
 
+MOST_GROUPS = 256
+"""KV groups that an engine may have, numbered from 0; whatever is said of another is ignored."""
+
 _ONE = {Tier.DEVICE: 0x001, Tier.HOST: 0x010, Tier.DISK: 0x100}
 """One copy in a tier, as a holder's rows count them."""
 _HANDLE = struct.Struct("<Q").pack
@@ -82,7 +85,8 @@ class KvIndex(Filling):
 
     def remove(self, holder: Holder, event: Removed) -> int:
         """Take away one copy per mention from one tier; how many blocks it no longer holds at all."""
-        if not holder.bit or (event.group is not None and event.group in holder.ignored_groups):
+        group = event.group
+        if not holder.bit or (group is not None and (group in holder.ignored_groups or not 0 <= group < MOST_GROUPS)):
             return 0
         try:
             return self.release(holder, [_HANDLE(one) for one in event.hashes], _ONE[event.tier])
@@ -102,6 +106,8 @@ def _is_ignored(holder: Holder, event: Stored) -> bool:
     """Whether its group is not indexed; remembered, because later events may not say the kind."""
     if event.group is None:
         return event.kind not in MAIN_KINDS
+    if not 0 <= event.group < MOST_GROUPS:
+        return True
     if event.kind is not None:
         if event.kind in MAIN_KINDS:
             holder.ignored_groups.discard(event.group)

@@ -22,6 +22,8 @@ SLICE = 128
 EVENTS_DUE = 2.0
 """Seconds after the first token in which the prompt's events must have come. Engines publish with the step that made
 the token; what is not told by then is not going to be."""
+MOST_SCHEMES = 8
+"""Block sizes that a prompt is hashed for, of the events of all ranks together: those of the most ranks."""
 _SENT_SHARE = 4
 """What we sent may take this part of the index's blocks, besides them: its blocks are as large, or smaller."""
 
@@ -35,6 +37,10 @@ class Knowledge:
         self._ranks: dict[tuple[str, int, int], Rank] = {}
         self._schemes: Counter[Scheme] = Counter()
         """Of the ranks' events, with the number of ranks."""
+        self._looked_up: tuple[Scheme, ...] | None = ()
+        """Of these, those that count; None: to be found anew."""
+        self._shared = True
+        """Each rank has its share of the room for what we send."""
 
     def join(
         self,
@@ -56,7 +62,7 @@ class Knowledge:
             ttl=self._settings.kv_approximate_ttl,
             wrong=wrong,
         )
-        self._share_room()
+        self._shared = False
 
     def leave(self, key: RankKey) -> None:
         """Forget a rank. What is still under way for it changes nothing any more."""
@@ -65,7 +71,8 @@ class Knowledge:
             self._index.leave(rank.holder)
             self._schemes.subtract(rank.schemes)
             self._schemes += Counter()  # without those that nobody uses
-            self._share_room()
+            self._looked_up = None
+            self._shared = False
 
     def believe(self, key: RankKey, trust: Trust, reason: str) -> None:
         """How far the rank's events may be believed from now on."""
@@ -76,6 +83,10 @@ class Knowledge:
         rank = self._ranks[key]
         self._index.clear(rank.holder)
         rank.forget(sent=sent)
+
+    def lost(self, key: RankKey) -> None:
+        """It was out of reach, and may be another process by now. Its events, if any, tell for themselves."""
+        self._ranks[key].forget_sent()
 
     def apply(self, key: RankKey, event: KvEvent) -> None:
         """Take in one event, or a slice of one."""
@@ -88,6 +99,7 @@ class Knowledge:
                 elif not rank.full and self._index.store(rank.holder, event):
                     rank.learn(scheme)
                     self._schemes[scheme] += 1
+                    self._looked_up = None
             case Removed():
                 self._index.remove(rank.holder, event)
             case Cleared():
@@ -103,12 +115,12 @@ class Knowledge:
 
     def prompt(self, token_ids: Sequence[int], *, namespace: str = "", session: str | None, now: float) -> KvPrompt:
         """One request, to be asked what each rank holds of it."""
-        return KvPrompt(
-            token_ids, namespace, session, now, index=self._index, schemes=self._schemes.keys(), find=self._find
-        )
+        return KvPrompt(token_ids, namespace, session, now, index=self._index, schemes=self._most_used, find=self._find)
 
     def dispatched(self, prompt: KvPrompt, candidate: Candidate) -> Sent | None:
         """The prompt goes there now, and what it leaves in the cache counts from now on. None: the rank is unknown."""
+        if not self._shared:
+            self._share_room()
         rank = self._find(candidate)
         return None if rank is None else Sent(rank, prompt)
 
@@ -123,6 +135,7 @@ class Knowledge:
         self._index.check()
         used = Counter(scheme for rank in self._ranks.values() for scheme in rank.schemes)
         assert used == self._schemes, (used, self._schemes)
+        assert len(self._most_used()) == min(MOST_SCHEMES, len(used))
         for key, rank in self._ranks.items():
             assert key == rank.key
             rank.sent.check()
@@ -130,16 +143,34 @@ class Knowledge:
     def _find(self, candidate: Candidate) -> Rank | None:
         return self._ranks.get((candidate.engine_id, candidate.incarnation, candidate.rank or 0))
 
+    def _most_used(self) -> tuple[Scheme, ...]:
+        if self._looked_up is None:
+            self._looked_up = tuple([scheme for scheme, _ in self._schemes.most_common(MOST_SCHEMES)])
+        return self._looked_up
+
     def _share_room(self) -> None:
+        """Once for all ranks that joined or left since the last request: each of them changes every share."""
+        self._shared = True
         each = self._settings.kv_index_blocks // _SENT_SHARE // max(1, len(self._ranks))
         for rank in self._ranks.values():
-            rank.sent.limit(min(each, rank.capacity_blocks))
+            rank.share(each)
 
 
 class Sent:
     """One prompt on its way to a rank, and what was promised of it."""
 
-    __slots__ = ("_answered", "_events", "_expected", "_keys", "_likely", "_predicted", "_prompt", "_rank", "_sent")
+    __slots__ = (
+        "_answered",
+        "_approximate",
+        "_events",
+        "_expected",
+        "_keys",
+        "_likely",
+        "_predicted",
+        "_prompt",
+        "_rank",
+        "_sent",
+    )
 
     def __init__(self, rank: Rank, prompt: KvPrompt) -> None:
         self._rank = rank
@@ -147,36 +178,43 @@ class Sent:
         self._events = prompt.by_events(rank) if rank.credited else None
         self._likely = prompt.by_expected(rank)
         self._sent = prompt.by_sent(rank)
-        by_events = max(self._events or 0, self._likely) if rank.counted else 0
-        self._predicted = max(by_events, self._sent if rank.policy is Policy.APPROXIMATE else 0)
+        by_events = (self._events or 0) if rank.counted else 0
+        by_sent = self._sent if rank.policy is Policy.APPROXIMATE else 0
+        self._predicted = max(by_events, by_sent, self._likely)
         self._keys = prompt.keys(rank.own)
         self._expected = rank.expected
+        self._approximate = rank.sent
         self._answered = False
-        rank.sent.sent(self._keys, prompt.now)
-        if rank.events:
-            self._expected.sent(self._keys)
+        self._expected.sent(self._keys)
 
     def answered(self, now: float) -> None:
         """The first token came: the prompt is in the cache, and its events are due."""
         if not self._answered:
             self._answered = True
+            self._approximate.sent(self._keys, now)
             if self._rank.events:
                 self._expected.answered(self._keys, now + EVENTS_DUE)
+            else:
+                self._expected.drop(self._keys)
 
     def ended(self, cached: int | None) -> None:
-        """The request is over, however. cached: tokens that the engine says it had; None: it did not say."""
-        if not self._answered and self._rank.events:
+        """The request is over, however. cached: tokens that the engine says it had, whatever number that is; None: it
+        did not say."""
+        if not self._answered:
             self._expected.drop(self._keys)
         self._answered = True
-        if cached is not None:
-            self._rank.observe(
-                self._prompt,
-                cached,
-                events=self._events,
-                expected=self._likely,
-                sent=self._sent,
-                predicted=self._predicted,
-            )
+        if cached is None:
+            return
+        rank = self._rank
+        rank.observe(
+            self._prompt,
+            min(max(cached, 0), self._prompt),
+            # What was promised before its cache was cleared, or its view made anew, says nothing of what is known now.
+            events=self._events if self._expected is rank.expected else None,
+            expected=self._likely,
+            sent=self._sent if self._approximate is rank.sent else None,
+            predicted=self._predicted,
+        )
 
 
 def slices(batch: KvBatch) -> Iterator[KvEvent]:
@@ -200,6 +238,7 @@ def weight(event: KvEvent) -> int:
 def _view(rank: Rank, now: float) -> RankView:
     heard = rank.heard
     rank.expected.expire(now)
+    rank.sent.age(now)
     return RankView(
         key=rank.key,
         trust=rank.trust,

@@ -37,10 +37,10 @@ class KvPrompt:
         now: float,
         *,
         index: KvIndex,
-        schemes: Collection[Scheme],
+        schemes: Callable[[], Collection[Scheme]],
         find: Callable[[Candidate], Rank | None],
     ) -> None:
-        """schemes: live, those of all ranks with events; find: the rank that a candidate stands for."""
+        """schemes: those of the ranks' events, as they are when asked; find: the rank that a candidate stands for."""
         self.tokens = len(token_ids)
         self.session = session
         self.now = now
@@ -64,14 +64,11 @@ class KvPrompt:
         if rank is None:
             return 0
         found = 0
+        coming = self._by_expected(rank) if rank.expected.counts else 0
         if rank.counted:
-            found = self._by_events(rank)
-            if rank.expected.counts:
-                found = max(found, self._by_expected(rank))
-            if found:
-                found = int(found * rank.by_events.correction)
+            found = int(max(self._by_events(rank), coming) * rank.by_events.correction)
         if rank.policy is Policy.APPROXIMATE:
-            found = max(found, int(self._by_sent(rank) * rank.by_sent.correction))
+            found = max(found, int(max(self._by_sent(rank), coming) * rank.by_sent.correction))
         return self._whole(found, rank) if found else 0
 
     def by_events(self, rank: Rank) -> int:
@@ -88,7 +85,7 @@ class KvPrompt:
 
     def _by_events(self, rank: Rank) -> int:
         if self._depths is None:
-            self._depths = [(scheme.block_size, self._index.lookup(self.keys(scheme))) for scheme in self._schemes]
+            self._depths = [(scheme.block_size, self._index.lookup(self.keys(scheme))) for scheme in self._schemes()]
         found = 0
         for size, depths in self._depths:
             deep = depths.get(rank.holder, 0) * size

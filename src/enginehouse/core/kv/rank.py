@@ -56,9 +56,11 @@ class Rank:
         self.errors = [0] * len(ERROR_BOUNDS)
         self._capacity = capacity_tokens or DEFAULT_CAPACITY
         self._wrong = wrong
+        self._ttl = ttl
+        self._room = self._capacity
         self.block_size = block_size
         self.own = Scheme(_own_block(block_size))
-        self.sent = Approximate(self.capacity_blocks, ttl)
+        self.sent = self._nothing_sent()
         self._settle()
 
     @property
@@ -93,23 +95,32 @@ class Rank:
             own = Scheme(_own_block(scheme.block_size))
             if own != self.own:  # what was sent is remembered in blocks of another size
                 self.own = own
-                self.sent.clear()
-                self.expected = Expected()
+                self.forget_sent()
         self.schemes.add(scheme)
+
+    def share(self, room: int) -> None:
+        """Remember no more blocks than this of what we send it."""
+        self._room = room
+        self.sent.limit(min(room, self.capacity_blocks))
 
     def forget(self, *, sent: bool) -> None:
         """It holds nothing any more, or nothing is known of what it holds. sent: also nothing of what we sent it."""
         self.expected = Expected()
         self.by_events.restart()
         if sent:
-            self.sent.clear()
+            self.forget_sent()
+
+    def forget_sent(self) -> None:
+        """What we sent it counts no more; nor does what is under way, which holds on to the old ones."""
+        self.expected = Expected()
+        self.sent = self._nothing_sent()
 
     def observe(
-        self, prompt: int, reported: int, *, events: int | None, expected: int, sent: int, predicted: int
+        self, prompt: int, reported: int, *, events: int | None, expected: int, sent: int | None, predicted: int
     ) -> None:
         """A request of `prompt` tokens is over: what each source promised at its choice, and what the engine found.
 
-        events: None: they were not credited then; predicted: by the policy in force, not corrected.
+        events, sent: None: not to be judged by it; predicted: by the policy in force, not corrected.
         """
         self.requests += 1
         self.hits += reported >= self.unit
@@ -117,7 +128,8 @@ class Rank:
         self.reported += reported
         self.prompts += prompt
         self.errors[bucket(predicted, reported, prompt)] += 1
-        self.by_sent.observe(sent, reported, self.unit)
+        if sent is not None:
+            self.by_sent.observe(sent, reported, self.unit)
         if events is None:
             return
         before = self.by_events.verdict
@@ -131,6 +143,9 @@ class Rank:
     def correction(self) -> float:
         """Factor for predictions by the policy in force."""
         return (self.by_events if self.policy is Policy.EVENTS else self.by_sent).correction
+
+    def _nothing_sent(self) -> Approximate:
+        return Approximate(min(self._room, self.capacity_blocks), self._ttl)
 
     def _settle(self) -> None:
         verdict = self.by_events.verdict

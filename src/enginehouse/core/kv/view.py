@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from enginehouse.core.kv.accuracy import Verdict
 from enginehouse.core.kv.pace import Pace
@@ -105,7 +107,7 @@ class RankView:
     """Requests by (reported - predicted) / prompt, in the bounds of `accuracy.ERROR_BOUNDS`, not summed up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KvView:
     """Everything known of KV caches at one moment."""
 
@@ -118,3 +120,11 @@ class KvView:
     """Blocks that were forgotten for want of room."""
     limit: int
     """Most blocks in the index."""
+
+    @cached_property
+    def by_engine(self) -> Mapping[tuple[str, int], Sequence[RankView]]:
+        """The ranks of each engine id and incarnation."""
+        found: dict[tuple[str, int], list[RankView]] = {}
+        for rank in self.ranks:
+            found.setdefault((rank.key.engine_id, rank.key.incarnation), []).append(rank)
+        return found

@@ -126,6 +126,7 @@ def _check_passed(turn: Turn, event: CheckPassed) -> None:
         info=event.info,
         failures=0,
         lost=False,
+        returns=entry.returns + (entry.lost and event.info.instance_id is None),
         canary=False,
         next_at=entry.next_at if entry.state is State.UNREADY else turn.now + interval,
     )

@@ -46,6 +46,8 @@ class Entry:
     """The next check has to generate a token too."""
     lost: bool = False
     """The link broke, or a check failed, since the last check passed."""
+    returns: int = 0
+    """How often it came back from out of reach with nothing to prove that it is the process of before."""
     doubts: int = 0
     """How often it came into doubt, each time soon after the last."""
     doubted_at: float | None = None

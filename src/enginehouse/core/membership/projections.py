@@ -24,6 +24,8 @@ class RuntimeConfig:
     """Tokens that the KV cache of one rank holds."""
     max_running: int | None
     kv_event_sources: tuple[KvEventSource, ...]
+    returns: int = 0
+    """Grows when it was out of reach and may be another process now, by all that it says of itself."""
 
 
 def routable(fleet: Fleet) -> tuple[tuple[str, Entry], ...]:
@@ -50,6 +52,7 @@ def runtime_configs(fleet: Fleet) -> tuple[RuntimeConfig, ...]:
             capacity_tokens=info.kv_capacity_tokens,
             max_running=info.max_running,
             kv_event_sources=info.kv_event_sources,
+            returns=entry.returns,
         )
         for engine_id, slot in fleet.slots.items()
         if (entry := slot.current) is not None

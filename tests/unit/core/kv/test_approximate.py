@@ -70,6 +70,18 @@ def test_the_same_prompt_again_takes_no_room() -> None:
     assert sent.depth(chain(1, 6), 1) == 6
 
 
+def test_a_block_counts_once() -> None:
+    sent = Approximate(100, 60)
+    sent.sent(chain(1, 10), 0)
+    sent.sent(chain(1, 14), 31)
+    assert len(sent) == 14
+    sent.sent(chain(1, 14), 32)
+    sent.sent(chain(2, 3), 32)
+    assert len(sent) == 17
+    sent.age(1000)
+    assert len(sent) == 0
+
+
 def test_less_room() -> None:
     sent = Approximate(100, 60)
     sent.sent(chain(1, 40), 0)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from enginehouse.core.kv.blocks import Scheme, keys, pack
-from enginehouse.core.kv.index import Holder, KvIndex
+from enginehouse.core.kv.index import MOST_GROUPS, Holder, KvIndex
 from enginehouse.core.kv.pairs import EVICT
 from enginehouse.core.kv.rows import MOST_COPIES
 from enginehouse.domain.kv import Removed, Stored, Tier, namespace
@@ -165,6 +165,20 @@ def test_blocks_of_other_attention_are_not_and_their_removals_neither(
     assert found(index) == {holder: 10}
     index.remove(holder, Removed([1], group=7))
     assert found(index) == {}
+
+
+def test_groups_are_not_remembered_without_bound(index: KvIndex, holder: Holder) -> None:
+    for group in range(-10, 3 * MOST_GROUPS):
+        index.store(holder, stored(group=group, kind="mamba"))
+    assert holder.ignored_groups == set(range(MOST_GROUPS))
+
+
+@pytest.mark.parametrize("group", [-1, MOST_GROUPS])
+def test_a_group_that_cannot_be_is_ignored(index: KvIndex, holder: Holder, group: int) -> None:
+    assert index.store(holder, stored(group=group, kind="full_attention")) == 0
+    index.store(holder, stored())
+    index.remove(holder, Removed([1], group=group))
+    assert found(index) == {holder: 10}
 
 
 def test_a_group_is_what_was_last_said_of_it(index: KvIndex, holder: Holder) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from enginehouse.core.kv.accuracy import WINDOW, Verdict
-from enginehouse.core.kv.knowledge import EVENTS_DUE, SLICE, Knowledge, Sent, slices, weight
+from enginehouse.core.kv.knowledge import EVENTS_DUE, MOST_SCHEMES, SLICE, Knowledge, Sent, slices, weight
+from enginehouse.core.kv.rank import Rank
 from enginehouse.core.kv.settings import KvSettings
 from enginehouse.core.kv.view import Policy, RankView
 from enginehouse.core.routing.candidate import Candidate, Load
@@ -43,6 +44,12 @@ class World:
         sent = self.knowledge.dispatched(prompt, candidate(key))
         assert sent is not None
         return sent
+
+    def compute(self, key: RankKey, tokens: list[int] | None = None) -> None:
+        """A request whose answer began, and of which the engine did not say how much was cached."""
+        sent = self.send(key, tokens)
+        sent.answered(self.now)
+        sent.ended(None)
 
     def ask(self, key: RankKey, cached: int, times: int = 1, tokens: list[int] | None = None) -> None:
         """Requests that find so many tokens, long after whatever was on its way."""
@@ -229,14 +236,41 @@ def test_a_choice_that_comes_to_nothing_counts_no_more() -> None:
     assert world.view(A).expected_blocks == 0
 
 
-def test_without_events_what_was_sent_is_held_for_its_time() -> None:
+def test_without_events_what_was_computed_is_held_for_its_time() -> None:
     world = World(events=False)
-    world.send(A).ended(None)
+    world.compute(A)
+    assert (world.held(A), world.view(A).approximate_blocks) == (96, 6)
     world.now += KvSettings.kv_approximate_ttl / 2 - 1
     assert world.held(A) == 96
     assert world.view(A).policy_reason == "it publishes no KV events"
     world.now += KvSettings.kv_approximate_ttl
+    assert world.view(A).approximate_blocks == 0, "aged though nobody asked"
     assert world.held(A) == 0
+
+
+def test_without_events_a_choice_counts_at_once_and_no_more_when_it_comes_to_nothing() -> None:
+    world = World(events=False)
+    sent = world.send(A)
+    world.now += 1000  # it may queue as long as it likes
+    assert (world.held(A), world.view(A).approximate_blocks) == (96, 0)
+    sent.ended(None)
+    assert (world.held(A), world.view(A).expected_blocks) == (0, 0)
+
+
+def test_without_events_what_was_computed_is_no_longer_on_its_way() -> None:
+    world = World(events=False)
+    sent = world.send(A)
+    sent.answered(world.now)
+    assert (world.view(A).expected_blocks, world.view(A).approximate_blocks) == (0, 6)
+    sent.ended(96)
+    assert world.held(A) == 96
+
+
+def test_without_events_what_is_on_its_way_is_predicted() -> None:
+    world = World(events=False)
+    world.send(A)
+    world.send(A).ended(96)
+    assert (world.view(A).predicted_tokens, world.view(A).correction) == (96, 1.0)
 
 
 def test_without_events_no_more_is_held_than_fits() -> None:
@@ -244,7 +278,9 @@ def test_without_events_no_more_is_held_than_fits() -> None:
     knowledge.join(A, block_size=16, capacity_tokens=64, events=False)
     for first in range(50):
         prompt = knowledge.prompt([first, *TOKENS], session=None, now=0)
-        assert knowledge.dispatched(prompt, candidate(A)) is not None
+        sent = knowledge.dispatched(prompt, candidate(A))
+        assert sent is not None
+        sent.answered(0)
         assert knowledge.view(0).ranks[0].approximate_blocks <= 4
 
 
@@ -253,8 +289,100 @@ def test_what_we_sent_to_all_is_bounded_too() -> None:
     world = World(*keys, events=False)
     for key in keys:
         for first in range(100):
-            world.send(key, [first, *TOKENS])
+            world.compute(key, [first, *TOKENS])
     assert sum(rank.approximate_blocks for rank in world.knowledge.view(0).ranks) <= 10_000 // 4
+
+
+def test_rooms_are_shared_once_however_many_join_or_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[int] = []
+    share = Rank.share
+
+    def counted(rank: Rank, room: int) -> None:
+        shared.append(room)
+        share(rank, room)
+
+    monkeypatch.setattr(Rank, "share", counted)
+    keys = [RankKey(f"e{n}", n, 0) for n in range(50)]
+    world = World(*keys, events=False)
+    for _ in range(3):
+        world.compute(keys[0])
+    assert shared == [10_000 // 4 // 50] * 50
+    for key in keys[10:]:
+        world.knowledge.leave(key)
+    world.compute(keys[0])
+    assert shared[50:] == [10_000 // 4 // 10] * 10
+
+
+def test_what_was_sent_still_has_its_share_after_a_clear() -> None:
+    keys = [RankKey(f"e{n}", n, 0) for n in range(50)]
+    world = World(*keys, events=False)
+    world.compute(keys[0])
+    world.knowledge.clear(keys[0], sent=True)
+    assert world.view(keys[0]).approximate_blocks == 0
+    for first in range(100):
+        world.compute(keys[0], [first, *TOKENS])
+    assert 0 < world.view(keys[0]).approximate_blocks <= 10_000 // 4 // 50
+
+
+def test_k5_all_sizes_together_are_bounded_and_those_of_most_ranks_count() -> None:
+    keys = [RankKey(f"e{n}", n, 0) for n in range(2 * MOST_SCHEMES)]
+    world = World(*keys)
+    late = keys[-2:]
+    for n, key in enumerate(keys[:-2]):
+        world.knowledge.apply(key, fake_stored(TOKENS, block_size=n + 3))
+    for key in late:
+        world.knowledge.apply(key, fake_stored(TOKENS, block_size=30))
+    assert [world.held(key) for key in late] == [90, 90]
+    assert sum(world.held(key) > 0 for key in keys) == MOST_SCHEMES + 1
+    for key in keys[: MOST_SCHEMES - 1]:
+        world.knowledge.leave(key)
+    assert all(world.held(key) for key in keys[MOST_SCHEMES - 1 :])
+
+
+def test_what_an_engine_says_was_cached_is_no_more_than_the_prompt_and_no_less_than_nothing() -> None:
+    world = World(A)
+    world.knowledge.apply(A, fake_stored(TOKENS))
+    for cached in (10**400, -(10**400)):
+        world.send(A).ended(cached)
+    seen = world.view(A)
+    assert (seen.reported_tokens, seen.prompt_tokens, sum(seen.errors)) == (100, 200, 2)
+
+
+def test_k2_what_was_under_way_to_the_process_of_before_is_not_in_the_cache_of_this_one() -> None:
+    world = World(events=False)
+    world.compute(A)
+    sent = world.send(A, [7, *TOKENS])
+    world.knowledge.lost(A)
+    assert world.held(A) == 0
+    sent.answered(world.now)
+    sent.ended(0)
+    assert (world.held(A), world.held(A, [7, *TOKENS])) == (0, 0)
+    assert world.view(A).correction == 1.0
+    world.compute(A)
+    assert world.held(A) == 96
+
+
+def test_k2_events_tell_for_themselves_whether_it_is_another_process() -> None:
+    world = World(A)
+    world.knowledge.apply(A, fake_stored(TOKENS))
+    world.knowledge.lost(A)
+    assert world.held(A) == 96
+
+
+@pytest.mark.parametrize("sent_too", [True, False])
+def test_what_was_chosen_before_a_clear_says_nothing_of_what_is_known_after_it(sent_too: bool) -> None:
+    world = World(A)
+    world.knowledge.apply(A, fake_stored(TOKENS))
+    early = [world.send(A) for _ in range(WINDOW)]
+    world.knowledge.clear(A, sent=sent_too)
+    for sent in early:
+        sent.answered(world.now)
+        sent.ended(0)
+    seen = world.view(A)
+    assert (seen.verdict, seen.correction, seen.requests) == (Verdict.RIGHT, 1.0, WINDOW)
+    world.knowledge.apply(A, fake_stored(TOKENS))
+    world.ask(A, cached=0, times=WINDOW)
+    assert world.view(A).verdict is Verdict.WRONG
 
 
 def test_predictions_are_corrected() -> None:
@@ -315,7 +443,8 @@ def test_k6_hits_that_no_event_foretold_make_it_approximate() -> None:
     seen = world.view(A)
     assert (seen.policy, seen.verdict) == (Policy.APPROXIMATE, Verdict.BLIND)
     assert "told of less than half" in seen.policy_reason
-    world.send(A).ended(None)
+    world.compute(A)
+    world.now += EVENTS_DUE
     assert world.held(A) == 96
     world.knowledge.apply(A, fake_stored([7, *TOKENS]))
     assert world.held(A, [7, *TOKENS]) == 96, "what they do tell still counts"

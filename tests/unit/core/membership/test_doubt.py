@@ -57,6 +57,19 @@ def test_without_an_instance_id_its_own_words_decide(lost: bool, fields: dict[st
     assert (play.number("a") == number) is same
 
 
+@pytest.mark.parametrize(("fields", "returns"), [({}, 1), ({"instance_id": "1"}, 0)])
+def test_k2_what_was_out_of_reach_may_be_another_process_unless_it_names_itself(
+    fields: dict[str, object], returns: int
+) -> None:
+    play, number = _two(**fields)
+    play.wait(15)
+    play.passed("a", **fields)
+    assert play.entry("a").returns == 0, "it was never out of reach"
+    play.doubted("a")
+    play.passed("a", **fields)
+    assert (play.number("a"), play.entry("a").returns) == (number, returns)
+
+
 def test_g9_a_mute_engine_has_to_generate_before_it_returns() -> None:
     play, number = _two()
     assert play.doubted("a", Doubt.MUTE) == [StartCheck("a", number, canary=True)]
