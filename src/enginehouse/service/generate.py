@@ -166,14 +166,14 @@ class Generator:
         """
         prompt = self._prompt(request, asyncio.get_running_loop().time()) or _plain(request)
         try:
-            return self._choose(request, prompt, (), explain=True)
+            return self._choose(request, prompt, (), explain=True, aside=True)
         except (AllExcluded, AllFull, NoPrefill, Busy) as why:
             raise refusal(why) from None
 
     def lack(self) -> str | None:
         """Why requests with long prompts would find no engines now; None: they would, though perhaps not at once."""
         try:
-            self._choose(TokenRequest(range(_LONG), 1, Sampling()), None, (), explain=False)
+            self._choose(TokenRequest(range(_LONG), 1, Sampling()), None, (), explain=False, aside=True)
         except (AllExcluded, NoPrefill) as why:
             return refusal(why).message
         except (AllFull, Busy):
@@ -194,13 +194,22 @@ class Generator:
         await self._tools.releases.close()
 
     def _choose(
-        self, request: TokenRequest, prompt: Prompt | None, excluded: Collection[tuple[str, int]], *, explain: bool
+        self,
+        request: TokenRequest,
+        prompt: Prompt | None,
+        excluded: Collection[tuple[str, int]],
+        *,
+        explain: bool,
+        aside: bool = False,
     ) -> Choice:
+        """aside: only looked at; it takes nobody's turn."""
         serving = self._pools.serving.now()
         if self._fleet.topology is not Topology.DISAGGREGATED:
-            return self._router.choose(serving, excluded, prompt, explain=explain)
+            router = self._router.aside() if aside else self._router
+            return router.choose(serving, excluded, prompt, explain=explain)
         prefill = self._pools.prefill.now()
-        return self._pair_router.choose(prefill, serving, prompt or _plain(request), excluded, explain=explain)
+        pairs = self._pair_router.aside() if aside else self._pair_router
+        return pairs.choose(prefill, serving, prompt or _plain(request), excluded, explain=explain)
 
     def _work(self, choice: Choice, request: TokenRequest, answer: Answer, tried: Tried) -> Work:
         loop = asyncio.get_running_loop()

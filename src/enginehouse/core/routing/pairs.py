@@ -8,6 +8,7 @@ prefill rank of a pair. Its decode rank is free, because a long answer weighs mo
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -87,6 +88,12 @@ class PairRouter:
         )
         self._pools: tuple[tuple[Candidate, ...], tuple[Candidate, ...]] = ((), ())
         self._mates = Mates((), ())
+
+    def aside(self) -> PairRouter:
+        """One that decides as this one would now, and whose choices take no turn of this one's."""
+        one = copy(self)
+        one._alone, one._prefill, one._decode = self._alone.aside(), self._prefill.aside(), self._decode.aside()
+        return one
 
     def choose(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 
 from enginehouse.core.routing.affinity import home, overloaded
 from enginehouse.core.routing.candidate import Candidate, Prompt
@@ -50,6 +51,10 @@ class Router:
         self._rng = rng
         self._unit = unit
         self._turn = 0
+
+    def aside(self) -> Router:
+        """One that decides as this one would now, and whose choices take no turn of this one's."""
+        return copy(self)
 
     def choose(
         self,

@@ -80,6 +80,17 @@ def test_round_robin_takes_turns() -> None:
     assert all(a != b for a, b in pairwise(names))
 
 
+def test_a_choice_made_aside_takes_nobodys_turn() -> None:
+    """Or one look at each turn of two engines would send every request to the same one."""
+    candidates, own = fleet(Ledger(), (0, 0), (0, 0)), router("round-robin")
+    names = []
+    for _ in range(4):
+        aside = own.aside().choose(candidates).chosen.name
+        names.append(own.choose(candidates).chosen.name)
+        assert aside == names[-1]
+    assert all(before != after for before, after in pairwise(names))
+
+
 def test_power_of_two_never_takes_the_worst_of_three() -> None:
     choice = router("power-of-two")
     candidates = fleet(Ledger(), (1, 0), (9, 0), (2, 0))
