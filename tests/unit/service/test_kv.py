@@ -10,7 +10,9 @@ from structlog.testing import capture_logs
 from enginehouse.core.kv.accuracy import WINDOW
 from enginehouse.core.kv.view import Policy
 from enginehouse.domain.engine import LINK, KvEventSource
+from enginehouse.domain.errors import EngineOverloaded
 from enginehouse.domain.kv import Cleared, KvEvent, RankKey, Removed, Trust
+from enginehouse.domain.stream import Finish
 from enginehouse.service import kv_feed
 from enginehouse.service.kv_claims import Claims
 from enginehouse.service.kv_intake import EASY, MOST_TURNS, PAUSE, TURN
@@ -742,6 +744,111 @@ def test_a_request_that_its_client_leaves_before_the_first_token_leaves_nothing_
         await asyncio.gather(task, return_exceptions=True)
         assert world.rank("a").expected_blocks == 0
         assert world.held() == {("a", None): 0}
+
+    play(scenario)
+
+
+def test_without_events_an_engine_that_refused_a_prompt_is_not_taken_to_hold_it() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", kv_event_sources=())
+        world.start("b", kv_event_sources=())
+        await world.joined("ab")
+        task = world.send()
+        await world.settle()
+        (name,) = [name for name in "ab" if world.open_calls(name)]
+        world.open_calls(name)[0].end(EngineOverloaded("no more requests for now"))
+        await world.settle()
+        (other,) = [one for one in "ab" if world.open_calls(one)]
+        world.open_calls(other)[0].deliver([1], Finish.STOP, 0)
+        await task
+        await world.settle()
+        assert world.held() == {(name, None): 0, (other, None): 96}
+
+    play(scenario)
+
+
+def test_without_events_a_prompt_that_its_client_left_before_the_first_token_is_not_held() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", kv_event_sources=())
+        await world.joined("a")
+        task = world.send()
+        await world.settle()
+        assert world.held() == {("a", None): 96}, "it is on its way"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert world.held() == {("a", None): 0}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("instance_id", "held"), [(None, 0), ("1", 96)])
+def test_k2_without_events_a_process_that_may_have_died_takes_what_we_sent_it_along(
+    instance_id: str | None, held: int
+) -> None:
+    """Its link was seen to break: it is no restart that nobody could see. One that names itself is the same."""
+
+    async def scenario(world: World) -> None:
+        world.start("a", kv_event_sources=(), instance_id=instance_id)
+        await world.joined("a")
+        await world.ask(cached=0)
+        assert world.held() == {("a", None): 96}
+        world.engines.stop(world.address("a"))
+        await world.settle()
+        world.start("a", kv_event_sources=(), instance_id=instance_id)
+        await asyncio.sleep(10)
+        await world.joined("a")
+        assert world.held() == {("a", None): held}
+
+    play(scenario)
+
+
+def test_k2_an_index_that_its_own_connection_vouches_for_outlives_the_link() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a", instance_id=None)
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        world.process["a"].break_links()
+        await asyncio.sleep(10)
+        await world.joined("a")
+        assert world.held() == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_requests_that_a_flush_overtook_say_nothing_of_the_new_view() -> None:
+    """Chosen by what was held before the cache was cleared; the events told of the clear, and are right."""
+
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        tasks = [world.send() for _ in range(WINDOW)]
+        await world.settle()
+        publisher.publish(Cleared())
+        await world.settle()
+        for call in world.open_calls("a"):
+            call.deliver([1], Finish.STOP, 0)
+        await asyncio.gather(*tasks)
+        assert world.rank("a").policy is Policy.EVENTS
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("cached", [10**400, -1])
+def test_an_absurd_count_of_cached_tokens_leaves_nothing_open(cached: int) -> None:
+    async def scenario(world: World) -> None:
+        world.start("a")
+        await world.joined("a")
+        task = world.send()
+        await world.settle()
+        (call,) = world.open_calls("a")
+        call.deliver([1], Finish.STOP, cached)
+        await task
+        (seen,) = world.fleet.view().engines
+        assert seen.streams == 0
+        assert world.rank("a").reported_tokens in (0, 100)
 
     play(scenario)
 
