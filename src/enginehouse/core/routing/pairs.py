@@ -72,6 +72,7 @@ class PairRouter:
     def __init__(self, settings: RoutingSettings, handover: HandoverSettings, rng: Chance) -> None:
         self._limit = settings.max_requests_per_engine
         self._handover = handover
+        self._rng = rng
         self._alone = Router(settings, rng)
         # What slows the steps of an engine that decodes is no matter on one that only prefills.
         self._prefill = Router(replace(settings, kv_decode_weight=0.0), rng)
@@ -90,9 +91,10 @@ class PairRouter:
         self._mates = Mates((), ())
 
     def aside(self) -> PairRouter:
-        """One that decides as this one would now, and whose choices take no turn of this one's."""
-        one = copy(self)
-        one._alone, one._prefill, one._decode = self._alone.aside(), self._prefill.aside(), self._decode.aside()
+        """One that decides as this one would now, and whose choices take nothing of this one's turns and chance."""
+        one, rng = copy(self), copy(self._rng)
+        one._rng = rng
+        one._alone, one._prefill, one._decode = (of.aside(rng) for of in (self._alone, self._prefill, self._decode))
         return one
 
     def choose(

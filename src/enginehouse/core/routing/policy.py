@@ -52,9 +52,14 @@ class Router:
         self._unit = unit
         self._turn = 0
 
-    def aside(self) -> Router:
-        """One that decides as this one would now, and whose choices take no turn of this one's."""
-        return copy(self)
+    def aside(self, rng: Chance | None = None) -> Router:
+        """One that decides as this one would now, and whose choices take nothing of this one's turn and chance.
+
+        rng: a copy of its chance, where others share that.
+        """
+        one = copy(self)
+        one._rng = copy(self._rng) if rng is None else rng
+        return one
 
     def choose(
         self,

@@ -150,6 +150,14 @@ def test_round_robin_takes_turns_in_the_prefill_pool() -> None:
     assert set(names) == {"p0", "p1", "p2"}
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_pair_chosen_aside_is_the_next_one_and_changes_none(policy: PolicyName) -> None:
+    of, looked, own = pools(9, 9), router(policy), router(policy)
+    for _ in range(20):
+        aside = {pair(looked.aside(), of) for _ in range(3)}
+        assert aside == {pair(own, of)} == {pair(looked, of)}
+
+
 def test_a_session_belongs_to_the_rank_that_computes_its_prompts() -> None:
     of = pools(8, 8)
     choice = router("random", affinity="header")

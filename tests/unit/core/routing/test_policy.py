@@ -91,6 +91,16 @@ def test_a_choice_made_aside_takes_nobodys_turn() -> None:
     assert all(before != after for before, after in pairwise(names))
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_choice_made_aside_is_the_next_one_and_changes_none(policy: PolicyName) -> None:
+    candidates = fleet(Ledger(), *[(0, 0)] * 9)
+    looked, own = router(policy), router(policy)
+    for _ in range(20):
+        aside = [looked.aside().choose(candidates).chosen.name for _ in range(3)]
+        chosen = own.choose(candidates).chosen.name
+        assert {*aside, looked.choose(candidates).chosen.name} == {chosen}
+
+
 def test_power_of_two_never_takes_the_worst_of_three() -> None:
     choice = router("power-of-two")
     candidates = fleet(Ledger(), (1, 0), (9, 0), (2, 0))
