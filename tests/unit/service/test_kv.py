@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 from structlog.testing import capture_logs
 
 from enginehouse.core.kv.accuracy import WINDOW
 from enginehouse.core.kv.view import Policy
+from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.domain.engine import LINK, KvEventSource
 from enginehouse.domain.errors import EngineOverloaded
 from enginehouse.domain.kv import Cleared, KvEvent, RankKey, Removed, Trust
 from enginehouse.domain.stream import Finish
 from enginehouse.service import kv_feed
+from enginehouse.service.generate import Generator, RequestSettings
+from enginehouse.service.kv_bounds import AT_ONCE, LOOK
 from enginehouse.service.kv_claims import Claims
 from enginehouse.service.kv_intake import EASY, MOST_TURNS, PAUSE, TURN
+from enginehouse.service.kv_lines import BURST, EVERY
+from enginehouse.service.kv_sink import Sink
 from enginehouse.service.membership import Member
 from enginehouse.testing.feeds import fake_wanted
 from enginehouse.testing.kv import FakePublisher, FakeSubscription, fake_stored
@@ -398,6 +404,16 @@ def test_k7_a_rank_that_the_engine_does_not_have() -> None:
     play(scenario)
 
 
+def test_k7_ranks_that_do_not_exist_cost_neither_memory_nor_a_line_each() -> None:
+    sink = Sink("a", {})
+    with capture_logs() as lines:
+        for rank in range(1000):
+            sink.on_batch(rank, 0, b"")
+            sink.on_batch(0, 0, b"")
+    assert 1 < len(lines) < 10
+    assert len(sink._strange) == len(lines)
+
+
 def test_k7_an_engine_with_one_rank_may_number_it_as_it_likes() -> None:
     async def scenario(world: World) -> None:
         source = KvEventSource(5, "tcp://a:5562")
@@ -545,6 +561,104 @@ def test_events_that_hit_a_bug_of_ours_cost_that_rank_alone(monkeypatch: pytest.
         assert world.held() == {("a", None): 0, ("b", None): 96}
         assert (world.rank("a").trust, world.rank("a").policy) == (Trust.NONE, Policy.APPROXIMATE)
         assert "see the log" in world.rank("a").policy_reason
+
+    play(scenario)
+
+
+def test_a_rank_given_up_by_a_fault_of_ours_counts_no_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        await world.joined("a")
+        monkeypatch.setattr(kv_feed.RankFeed, "_apply", lambda self, payload: 1 / 0)
+        publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        assert world.rank("a").trust is Trust.NONE
+        for number in range(5):
+            publisher.publish(fake_stored([number, *TOKENS], base=1000))
+        await world.settle()
+        assert world.rank("a").heard.overflows == 0
+
+    play(scenario)
+
+
+def test_k4_a_publisher_that_keeps_losing_batches_does_not_fill_the_log() -> None:
+    async def scenario(world: World) -> None:
+        publisher = world.start("a", replays=False)
+        await world.joined("a")
+
+        async def lose_some() -> list[int]:
+            with capture_logs() as lines:
+                for number in range(200):
+                    publisher.publish(fake_stored([number, *TOKENS], base=100 * number + 1), lost=number % 3 == 2)
+                    await world.settle()
+            return [line.get("unsaid", 0) for line in lines if line["event"] == "kv events"]
+
+        assert len(await lose_some()) <= BURST
+        await asyncio.sleep(EVERY)
+        assert sum(await lose_some()) > 50, "what was not said is counted"
+
+    play(scenario)
+
+
+def test_what_all_ranks_have_waiting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        room = world.follower._room
+        monkeypatch.setattr(room, "_most", 100)
+        publishers = [world.start(name, replays=False) for name in "abc"]
+        await world.joined("abc")
+        for number in range(10):
+            for publisher in publishers:
+                publisher.publish(fake_stored([number, *TOKENS], base=100 * number + 1))
+        assert room.used <= 100
+        assert [world.rank(name).heard.overflows > 0 for name in "abc"] == [True, True, True]
+        await world.settle()
+        assert room.used == 0
+
+    play(scenario)
+
+
+def test_room_is_given_back_by_what_was_held_for_a_replay_and_by_who_leaves() -> None:
+    async def scenario(world: World) -> None:
+        room = world.follower._room
+        publisher = world.start("a")
+        publisher.slow = 1.0
+        await world.joined("a")
+        for _ in range(2):
+            publisher.publish(fake_stored(TOKENS))
+        await world.settle()
+        assert room.used == 16
+        await asyncio.sleep(2)
+        assert (room.used, world.rank("a").trust) == (0, Trust.SYNCED)
+        publisher.publish(lost=True)
+        publisher.publish()
+        await world.settle()
+        assert room.used == 8
+        publisher.publish()
+        assert room.used == 16
+        world.know("")
+        await world.settle()
+        assert room.used == 0
+
+    play(scenario)
+
+
+def test_replays_of_a_fleet_take_turns_and_mute_ones_keep_nobody_waiting() -> None:
+    async def scenario(world: World) -> None:
+        names = "abcdefghijkl"
+        publishers = {name: world.start(name) for name in names}
+        for name, publisher in publishers.items():
+            publisher.publish(fake_stored(TOKENS))
+            publisher.slow = 1000.0 if name in "abcdef" else 0.3
+        await world.joined(names)
+        asked = [name for name in names if publishers[name].asked]
+        assert len(asked) == AT_ONCE
+        assert {world.rank(name).trust for name in names} == {Trust.REPLAYING}
+        await asyncio.sleep(len(names) * LOOK)
+        assert {name for name in names if world.rank(name).trust is Trust.SYNCED} == set("ghijkl")
+        assert all(len(publisher.asked) == 1 for publisher in publishers.values())
+        publishers["a"].slow = 0.0
+        await asyncio.sleep(1000)
+        assert {world.rank(name).trust for name in names} == {Trust.SYNCED}
 
     play(scenario)
 
@@ -812,6 +926,34 @@ def test_k2_an_index_that_its_own_connection_vouches_for_outlives_the_link() -> 
         await asyncio.sleep(10)
         await world.joined("a")
         assert world.held() == {("a", None): 96}
+
+    play(scenario)
+
+
+def test_explaining_changes_no_later_choice() -> None:
+    """Nor does asking what is lacking, as readiness checks do."""
+
+    async def scenario(world: World) -> None:
+        world.start("a")
+        world.start("b")
+        await world.joined("ab")
+        got: list[list[str]] = []
+        for asks in (0, 1):
+            world.generator = Generator(
+                world.fleet,
+                world.ledger,
+                RequestSettings(),
+                RoutingSettings(policy="round-robin"),
+                rng=Random(2),
+            )
+            names = []
+            for _ in range(6):
+                for _ in range(asks):
+                    world.explain()
+                    world.generator.lack()
+                names.append(await world.ask())
+            got.append(names)
+        assert got[0] == got[1]
 
     play(scenario)
 
