@@ -13,6 +13,7 @@ from enginehouse.core.membership.projections import RuntimeConfig
 from enginehouse.domain.engine import LINK, KvEventSource
 from enginehouse.domain.kv import RankKey, Trust
 from enginehouse.ports import Engine, KvEvents, KvSubscription
+from enginehouse.service.kv_bounds import Replays, Room
 from enginehouse.service.kv_claims import Claims
 from enginehouse.service.kv_feed import RankFeed
 from enginehouse.service.kv_intake import Intake
@@ -35,6 +36,8 @@ class KvFollower:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._intake = Intake(knowledge, self._loop)
+        self._room = Room()
+        self._replays = Replays(self._loop)
         self._claims = Claims()
         self._followed: dict[tuple[str, int], _Followed] = {}
 
@@ -91,7 +94,14 @@ class KvFollower:
         engine_id, incarnation = config.engine_id, config.incarnation
         ranks = range(config.first_rank, config.first_rank + config.ranks) if config.ranks > 1 else (0,)
         feeds = {
-            rank: RankFeed(RankKey(engine_id, incarnation, rank), self._knowledge, self._loop, self._intake.stir)
+            rank: RankFeed(
+                RankKey(engine_id, incarnation, rank),
+                self._knowledge,
+                self._loop,
+                self._intake.stir,
+                self._room,
+                self._replays,
+            )
             for rank in ranks
         }
         opened: dict[int, tuple[KvSubscription, int]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import structlog
 
@@ -16,6 +17,8 @@ from enginehouse.core.kv import cursor
 from enginehouse.core.kv.knowledge import Knowledge, slices, weight
 from enginehouse.domain.kv import KvEvent, RankKey, Trust
 from enginehouse.ports import KvSubscription
+from enginehouse.service.kv_bounds import Replays, Room
+from enginehouse.service.kv_lines import Lines
 
 log = structlog.get_logger("enginehouse.kv")
 
@@ -31,13 +34,22 @@ class RankFeed:
     """One rank's events on their way from a subscription into the knowledge."""
 
     def __init__(
-        self, key: RankKey, knowledge: Knowledge, loop: asyncio.AbstractEventLoop, stir: Callable[[RankFeed], None]
+        self,
+        key: RankKey,
+        knowledge: Knowledge,
+        loop: asyncio.AbstractEventLoop,
+        stir: Callable[[RankFeed], None],
+        room: Room,
+        replays: Replays,
     ) -> None:
-        """stir: called when there is something to work off."""
+        """stir: called when there is something to work off; room, replays: shared by all ranks."""
         self.key = key
         self._knowledge = knowledge
         self._loop = loop
         self._stir = stir
+        self._shared = room
+        self._replays = replays
+        self._lines = Lines()
         self._subscription: KvSubscription | None = None
         self._rank = key.rank
         self._checks_rank = False
@@ -55,6 +67,7 @@ class RankFeed:
         self._taken_at = 0.0
         """When that arrived, or when those before it were released."""
         self._asked = 0
+        """Number of the replay that was begun last."""
         self._cut_replay = -1
         """The replay of which something found no room."""
         self._timer: asyncio.TimerHandle | None = None
@@ -72,9 +85,13 @@ class RankFeed:
     def close(self) -> None:
         """Nothing that comes or waits changes anything any more."""
         self._closed = True
+        self._shared.give(sum(len(payload) for event, payload, _ in self._inbox if isinstance(event, cursor.Live)))
+        self._shared.give(sum(len(payload) for _, payload in self._released))
         self._inbox.clear()
-        self._held.clear()
         self._released.clear()
+        self._discard()
+        self._replays.forget(self)
+        self._replays.over(self)
         self._slices = None
         if self._timer is not None:
             self._timer.cancel()
@@ -89,7 +106,9 @@ class RankFeed:
 
     def live(self, seq: int, payload: bytes) -> None:
         """A batch as it was published."""
-        if self._room(payload):
+        if self._closed:
+            return
+        if self._room(payload) and self._shared.take(len(payload)):
             self._put(cursor.Live(seq, cursor.mark(payload)), payload)
         elif not self._inbox or not isinstance(self._inbox[-1][0], cursor.Overflowed):
             self._knowledge.heard(self.key).overflows += 1
@@ -99,6 +118,7 @@ class RankFeed:
         """A batch that was asked for. One that finds no room is asked for again, when the replay ends."""
         if self._cut_replay != self._asked and self._room(payload):
             self._put(cursor.Replayed(self._asked, seq, cursor.mark(payload)), payload)
+            self._replays.came(self)
         else:
             self._cut_replay = self._asked
 
@@ -152,10 +172,13 @@ class RankFeed:
                 left -= self._apply_next(self._slices)
             elif self._released:
                 seq, payload = self._released.popleft()
+                self._shared.give(len(payload))
                 left -= self._step(cursor.Held(seq, cursor.mark(payload)), payload)
             else:
                 event, payload, self._taken_at = self._inbox.popleft()
                 self._inbox_bytes -= len(payload)
+                if isinstance(event, cursor.Live):
+                    self._shared.give(len(payload))
                 left -= self._step(event, payload)
         return budget - left
 
@@ -174,7 +197,11 @@ class RankFeed:
         now = self._loop.time()
         if isinstance(event, cursor.Woke):
             now = max(now, self._wake_at)  # timers may fire a hair early
+        if isinstance(event, cursor.ReplayEnded) and event.ask == self._asked:
+            self._replays.over(self)  # before it may ask again: others come first
         self._state, intents = cursor.step(before, event, now)
+        if self._state.replay is None:
+            self._replays.forget(self)
         self._count(before)
         if isinstance(event, cursor.Lost) and before.connected and not before.can_replay:
             self._knowledge.clear(self.key, sent=True)  # nobody can tell whether it is another process that comes back
@@ -202,9 +229,7 @@ class RankFeed:
                 case cursor.Discard():
                     self._discard()
                 case cursor.AskReplay():
-                    self._asked = intent.ask
-                    if self._subscription is not None:
-                        self._subscription.replay(self._rank, intent.start)
+                    self._replays.ask(self, partial(self._replay, intent.ask, intent.start))
                 case cursor.WakeAt():
                     self._wake(intent.at)
                 case cursor.Drop():
@@ -214,6 +239,11 @@ class RankFeed:
         if self._slices is None:
             self._believe()
         return cost
+
+    def _replay(self, ask: int, start: int) -> None:
+        assert self._subscription is not None
+        self._asked = ask
+        self._subscription.replay(self._rank, start)
 
     def _apply(self, payload: bytes) -> bool:
         """Begin to apply a batch. False: it cannot be read."""
@@ -236,15 +266,18 @@ class RankFeed:
 
     def _hold(self, seq: int, payload: bytes) -> bool:
         """Keep a batch for later. False: there is no room, and nothing is kept any more."""
-        if len(self._held) >= MOST_BATCHES or self._held_bytes + len(payload) > MOST_BYTES:
+        size = len(payload)
+        full = len(self._held) >= MOST_BATCHES or self._held_bytes + size > MOST_BYTES
+        if full or not self._shared.take(size):
             self._discard()
             self._knowledge.heard(self.key).overflows += 1
             return False
         self._held.append((seq, payload))
-        self._held_bytes += len(payload)
+        self._held_bytes += size
         return True
 
     def _discard(self) -> None:
+        self._shared.give(self._held_bytes)
         self._held.clear()
         self._held_bytes = 0
 
@@ -268,9 +301,11 @@ class RankFeed:
             news = trust is not self._believed[0] or trust is Trust.NONE  # its reason is all there is to tell
             self._believed = trust, reason
             self._knowledge.believe(self.key, trust, reason)
-            if news:
+            unsaid = self._lines.may(self._loop.time()) if news else None
+            if unsaid is not None:
                 tell = log.warning if trust in (Trust.GAP, Trust.NONE) else log.info
-                tell("kv events", **self._who(), trust=trust.value, reason=reason)
+                more = {"unsaid": unsaid} if unsaid else {}
+                tell("kv events", **self._who(), trust=trust.value, reason=reason, **more)
 
     def _who(self) -> dict[str, str | int]:
         return {"engine": self.key.engine_id, "incarnation": self.key.incarnation, "rank": self._rank}

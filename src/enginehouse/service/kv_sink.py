@@ -10,6 +10,8 @@ from enginehouse.core.kv.cursor import Connected, Lost
 from enginehouse.service.kv_feed import RankFeed
 
 log = structlog.get_logger("enginehouse.kv")
+_NAMED = 8
+"""Ranks that an engine does not have, told of by name."""
 
 
 class Sink:
@@ -47,7 +49,7 @@ class Sink:
 
     def _feed(self, rank: int) -> RankFeed | None:
         feed = self._only or self._feeds.get(rank)
-        if feed is None and rank not in self._strange:
+        if feed is None and rank not in self._strange and len(self._strange) < _NAMED:
             self._strange.add(rank)
             log.warning("kv events of a rank that the engine does not have", engine=self._engine_id, rank=rank)
         return feed
