@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import uvloop
 import zmq
 
-from enginehouse.adapters.kv_events import KvEventSettings, ZmqKvEvents
-from enginehouse.adapters.kv_events.rota import AT_ONCE
+from enginehouse.adapters.kv_events import KvEventSettings, ZmqKvEvents, subscription
+from enginehouse.adapters.kv_events.rota import AT_ONCE, weight
 from enginehouse.adapters.kv_events.sockets import new_socket
 from enginehouse.domain.engine import KvEventSource
 from enginehouse.ports import KvSubscription
@@ -536,6 +538,92 @@ def test_a_host_name_means_its_ipv4_address() -> None:
             await heard.until(lambda: heard.connections)
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("what", ["a socket", "its monitor"])
+def test_k6_out_of_descriptors_it_is_told_and_tried_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription, "_FIRST_WAIT", 0.01)
+    left = 3
+
+    def shortage(real: Callable[..., zmq.Socket[bytes]], *args: Any) -> zmq.Socket[bytes]:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise zmq.ZMQError(errno.EMFILE)
+        return real(*args)
+
+    if what == "a socket":
+        monkeypatch.setattr(subscription, "new_socket", partial(shortage, new_socket))
+    else:
+        real = zmq.Socket.get_monitor_socket
+        monkeypatch.setattr(zmq.Socket, "get_monitor_socket", lambda *args: shortage(real, *args))
+
+    async def test() -> None:
+        with publisher() as peer, opened() as events:
+            heard = Heard()
+            events.subscribe(KvEventSource(0, peer.endpoint), heard)
+            await heard.until(lambda: heard.connections)
+            assert heard.told == ["lost", "connected"], "the same trouble is told once"
+            reason, permanent = heard.lost[0]
+            assert "Too many open files" in reason
+            assert not permanent
+
+    asyncio.run(test())
+
+
+def test_k6_out_of_descriptors_a_replay_ends_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shortage(*_: object) -> zmq.Socket[bytes]:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    async def test() -> None:
+        async with joined() as (_, heard, followed):
+            monkeypatch.setattr(subscription, "new_socket", shortage)
+            followed.replay(0, 0)
+            assert not heard.ends
+            await heard.until(lambda: heard.ends)
+            assert heard.ends == [(0, False)]
+
+    asyncio.run(test())
+
+
+def test_sockets_of_many_are_opened_and_closed_in_as_many_passes_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def noted(word: str, real: Callable[..., Any], *args: Any) -> Any:
+        done.append(word)
+        return real(*args)
+
+    monkeypatch.setattr(subscription, "new_socket", partial(noted, "open", new_socket))
+    monkeypatch.setattr(subscription, "_close", partial(noted, "close", subscription._close))
+
+    async def passes(word: str) -> None:
+        assert not done
+        for _ in range(10):
+            before = len(done)
+            await asyncio.sleep(0)
+            assert len(done) <= before + 1
+        assert done == [word] * 5
+        done.clear()
+
+    async def test() -> None:
+        with opened() as events:
+            source = KvEventSource(0, f"tcp://127.0.0.1:{free_port()}")
+            subscriptions = [events.subscribe(source, Heard()) for _ in range(5)]
+            await passes("open")
+            for one in subscriptions:
+                one.close()
+            await passes("close")
+            for _ in range(5):
+                events.subscribe(source, Heard())
+            await passes("open")
+            events.subscribe(source, Heard()).close()
+        assert done == ["close"] * 5, "those that are left are closed at the end"
+
+    asyncio.run(test())
+
+
+def test_large_batches_take_more_of_a_turn() -> None:
+    assert [weight(bytes(size)) for size in (0, 1000, 1 << 20)] == [1, 1, AT_ONCE + 1]
 
 
 def test_closing_leaves_no_descriptor(run: Any) -> None:

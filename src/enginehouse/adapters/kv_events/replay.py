@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import zmq
 
-from enginehouse.adapters.kv_events.rota import Rota
+from enginehouse.adapters.kv_events.rota import Rota, weight
 from enginehouse.adapters.kv_events.sockets import END, NUMBER_BYTES, has_more, receive
 
 
@@ -40,7 +40,7 @@ class Replay:
         took = 0
         while took < most and self._socket is not None and has_more(self._socket):
             frames = receive(self._socket)
-            took += 1
+            took += weight(frames[-1])
             self._heard_at = self._rota.loop.time()
             # [empty, topic, number, payload], without the topic before 2026: the last two are what counts.
             if len(frames) < 3 or len(frames[-2]) != NUMBER_BYTES:

@@ -9,17 +9,24 @@ import zmq
 
 AT_ONCE = 32
 """Messages in one turn, over all sockets: some 10 µs each."""
+_BYTES = 32 * 1024
+"""A message of so many bytes counts as one more."""
 
 
 class Reader(Protocol):
     """Somebody whose sockets are watched."""
 
     def read(self, most: int) -> int:
-        """Take up to so many messages and return how many. Fewer: every socket was read until it had nothing more.
+        """Take messages of about so much weight and return how much. Less: every socket was read until it had no more.
 
         ZMQ's descriptor tells only changes: who stops before a socket is empty, or sends on it and does not look
         again, is not woken any more.
         """
+
+
+def weight(payload: bytes) -> int:
+    """Of one message, in the unit of `AT_ONCE`."""
+    return 1 + len(payload) // _BYTES
 
 
 class Rota:

@@ -16,9 +16,9 @@ class KvEventSettings:
     """Seconds: the longest wait between two tries. The first come after a tenth of a second."""
     replay_idle_limit: float = 2.0
     """Seconds without a batch after which a replay is given up. Publishers answer between two steps of the engine."""
-    message_limit: int = 64 * 1024 * 1024
+    message_limit: int = 4 * 1024 * 1024
     """Largest frame accepted from a publisher, in bytes; a larger one ends its connection. A batch takes some 5 bytes
-    for each token that one step of the engine computed."""
+    for each token that one step of the engine computed, and is read in one go."""
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout", "reconnect_limit", "replay_idle_limit"):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import structlog
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from enginehouse.adapters.kv_events.chores import Chores
 from enginehouse.adapters.kv_events.replay import Replay
-from enginehouse.adapters.kv_events.rota import Rota
+from enginehouse.adapters.kv_events.rota import Rota, weight
 from enginehouse.adapters.kv_events.settings import KvEventSettings
 from enginehouse.adapters.kv_events.sockets import END, NUMBER_BYTES, Context, has_more, new_socket, receive
 from enginehouse.domain.engine import KvEventSource
@@ -32,15 +34,21 @@ _WANTED = (
     | zmq.EVENT_CLOSED
     | _HANDSHAKE_FAILED
 )
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+_FIRST_WAIT = 1.0
+_LONGEST_WAIT = 30.0
+"""Seconds until sockets that could not be had are tried for again; doubled each time."""
 
 
 class ZmqSubscription:
-    """Implements ports.KvSubscription for the one rank of its source. Raises zmq.ZMQError when it cannot be opened."""
+    """Implements ports.KvSubscription for the one rank of its source. Its sockets are opened, and closed, when it is
+    their turn."""
 
     def __init__(
         self,
         context: Context,
         rota: Rota,
+        chores: Chores,
         source: KvEventSource,
         sink: KvSink,
         settings: KvEventSettings,
@@ -51,6 +59,7 @@ class ZmqSubscription:
         """Messages that were no batches."""
         self._context = context
         self._rota = rota
+        self._chores = chores
         self._source = source
         self._sink = sink
         self._settings = settings
@@ -64,17 +73,10 @@ class ZmqSubscription:
         self._retried = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._live = new_socket(context, zmq.SUB, source.endpoint, settings)
-        self._live.setsockopt(zmq.SUBSCRIBE, source.topic.encode())
-        # Before connecting, or what it has to say may be missed.
-        self._monitor = self._live.get_monitor_socket(_WANTED, f"inproc://kv-events-{next(_names)}")
-        try:
-            self._live.connect(source.endpoint)
-        except BaseException:
-            self._close_sockets()
-            raise
-        rota.watch(self, self._live, self._monitor)
-        self._expect_retry(_longest_try(settings))
+        self._sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]] | None = None
+        """For live batches, and to hear of its connection."""
+        self._wait = _FIRST_WAIT
+        chores.add(self._open)
 
     def decode(self, payload: bytes) -> KvBatch:
         return decode(payload)
@@ -88,11 +90,13 @@ class ZmqSubscription:
         if endpoint is None:
             self._rota.loop.call_soon(self._on_replay_end, False)
             return
-        socket = new_socket(self._context, zmq.DEALER, endpoint, self._settings)
+        socket = None
         try:
+            socket = new_socket(self._context, zmq.DEALER, endpoint, self._settings)
             socket.connect(endpoint)
         except zmq.ZMQError as error:
-            socket.close()
+            if socket is not None:
+                socket.close()
             _log.warning("replay_endpoint_unusable", endpoint=endpoint, reason=error.strerror)
             self._rota.loop.call_soon(self._on_replay_end, False)
             return
@@ -107,14 +111,42 @@ class ZmqSubscription:
         self._end_replay()
         if self._timer is not None:
             self._timer.cancel()
-        self._rota.leave(self, self._live, self._monitor)
-        self._close_sockets()
+        if self._sockets is not None:
+            self._chores.add(self._let_go)
         self._on_close(self)
 
-    def _close_sockets(self) -> None:
-        self._live.disable_monitor()
-        self._monitor.close()
-        self._live.close()
+    def _open(self) -> None:
+        if self._closed:
+            return
+        endpoint = self._source.endpoint
+        opened: list[zmq.Socket[bytes]] = []
+        try:
+            opened.append(live := new_socket(self._context, zmq.SUB, endpoint, self._settings))
+            live.setsockopt(zmq.SUBSCRIBE, self._source.topic.encode())
+            # Before connecting, or what it has to say may be missed.
+            opened.append(monitor := live.get_monitor_socket(_WANTED, f"inproc://kv-events-{next(_names)}"))
+            live.connect(endpoint)
+        except zmq.ZMQError as error:
+            _close(opened)
+            self._not_opened(error)
+            return
+        self._sockets = live, monitor
+        self._rota.watch(self, live, monitor)
+        self._expect_retry(_longest_try(self._settings))
+
+    def _not_opened(self, error: zmq.ZMQError) -> None:
+        reason = f"{self._source.endpoint} cannot be subscribed to: {error.strerror}"
+        if error.errno in _SHORTAGE:
+            self._timer = self._rota.loop.call_later(self._wait, self._chores.add, self._open)
+            self._wait = min(_LONGEST_WAIT, 2 * self._wait)
+            self._lost(reason)
+        else:
+            self._sink.on_lost(reason, permanent=True)
+
+    def _let_go(self) -> None:
+        assert self._sockets is not None
+        self._rota.leave(self, *self._sockets)
+        _close(self._sockets)
 
     def read(self, most: int) -> int:
         """Live batches, and what the monitor says, in the order in which they happened as well as can be known.
@@ -126,11 +158,14 @@ class ZmqSubscription:
             self._hear_monitor()
         took = 0
         while took < most and not self._closed:
-            if not has_more(self._live):
+            assert self._sockets is not None
+            live, _ = self._sockets
+            if not has_more(live):
                 self._hear_monitor()
                 break
-            took += 1
-            self._take(receive(self._live))
+            frames = receive(live)
+            took += weight(frames[-1])
+            self._take(frames)
         return took
 
     def _take(self, frames: list[bytes]) -> None:
@@ -144,8 +179,10 @@ class ZmqSubscription:
         self.ignored += 1
 
     def _hear_monitor(self) -> None:
-        while not self._closed and has_more(self._monitor):
-            self._connection_changed(parse_monitor_message(receive(self._monitor))["event"])
+        assert self._sockets is not None
+        _, monitor = self._sockets
+        while not self._closed and has_more(monitor):
+            self._connection_changed(parse_monitor_message(receive(monitor))["event"])
 
     def _connection_changed(self, event: int) -> None:
         endpoint = self._source.endpoint
@@ -191,9 +228,11 @@ class ZmqSubscription:
             return
         if not self._retried:
             endpoint = self._source.endpoint
+            assert self._sockets is not None
+            live, _ = self._sockets
             with contextlib.suppress(zmq.ZMQError):  # it may have forgotten the endpoint already
-                self._live.disconnect(endpoint)
-            self._live.connect(endpoint)
+                live.disconnect(endpoint)
+            live.connect(endpoint)
             self._rota.wake(self)
             self._lost(self._no_publisher())
         if not self._closed:
@@ -211,6 +250,12 @@ class ZmqSubscription:
         replay, self._replay = self._replay, None
         if replay is not None:
             replay.close()
+
+
+def _close(sockets: Sequence[zmq.Socket[bytes]]) -> None:
+    for socket in sockets:
+        socket.disable_monitor()
+        socket.close()
 
 
 def _longest_try(settings: KvEventSettings) -> float:
