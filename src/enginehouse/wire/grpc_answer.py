@@ -1,16 +1,13 @@
 """What the header blocks of a gRPC answer say: go on, the end is well, or which failure this is.
 
-Pure functions over decoded header fields, after the gRPC-over-HTTP/2 description. Also writes what goes out: the
-request's fields and its deadline.
+Pure functions over decoded header fields, after the gRPC-over-HTTP/2 description.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote_to_bytes
-
-from hpack import HeaderTuple
 
 from enginehouse.domain.link import GrpcStatus, LinkError, LinkErrorKind
 
@@ -26,41 +23,6 @@ _FROM_HTTP = {
     503: GrpcStatus.UNAVAILABLE,
     504: GrpcStatus.UNAVAILABLE,
 }
-_TIMEOUT_UNITS = ((1e-6, "u"), (1e-3, "m"), (1.0, "S"), (3600.0, "H"))
-_NAME = re.compile(r"[0-9a-z_.\-]+")
-_VALUE = re.compile(r"[\x20-\x7e]*")
-
-
-def request_fields(*, scheme: str, authority: str, path: str, user_agent: str) -> list[HeaderTuple]:
-    """Header fields that every call has, in the order that the protocol asks for."""
-    fields = (
-        (":method", "POST"),
-        (":scheme", scheme),
-        (":path", path),
-        (":authority", authority),
-        ("te", "trailers"),
-        ("content-type", "application/grpc"),
-        ("user-agent", user_agent),
-    )
-    return [HeaderTuple(name, value) for name, value in fields]
-
-
-def encode_timeout(seconds: float) -> str:
-    """`grpc-timeout`: at most eight digits, in the finest unit that holds them."""
-    for unit, letter in _TIMEOUT_UNITS:
-        count = max(1, round(seconds / unit))
-        if count < 10**8:
-            return f"{count}{letter}"
-    return "99999999H"
-
-
-def check_metadata(metadata: Sequence[tuple[str, str]]) -> None:
-    """Raise ValueError for metadata that must not go on the wire: the caller's bug, so not a LinkError."""
-    for name, value in metadata:
-        if not _NAME.fullmatch(name) or name.startswith("grpc-") or name.endswith("-bin"):
-            raise ValueError(f"metadata name {name!r} is not allowed")
-        if not _VALUE.fullmatch(value):
-            raise ValueError(f"metadata {name!r} has a value that is not printable ASCII")
 
 
 def collect(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from hpack import HeaderTuple, NeverIndexedHeaderTuple
-
 from enginehouse.domain.link import LinkError, LinkErrorKind
 from enginehouse.wire import grpc_answer, h2_frames
+from enginehouse.wire.grpc_request import RequestBlocks
 from enginehouse.wire.h2_client import ConnectionLimits, Http2Client, protocol_error
 from enginehouse.wire.h2_frames import ErrorCode, Violation
 from enginehouse.wire.h2_stream import PREFIX, Stream
@@ -31,9 +30,7 @@ class Connection(Http2Client):
         self, authority: str, *, scheme: str = "http", user_agent: str = "grpc-enginehouse", limits: ConnectionLimits
     ) -> None:
         super().__init__(limits)
-        self._authority = authority
-        self._scheme = scheme
-        self._user_agent = user_agent
+        self._requests = RequestBlocks(scheme=scheme, authority=authority, user_agent=user_agent)
         self._receive_limit = limits.receive_limit
         self._fast_limit = min(h2_frames.DEFAULT_FRAME_SIZE, limits.receive_limit + PREFIX.size)
         self._rest = b""
@@ -55,14 +52,7 @@ class Connection(Http2Client):
         """Start a call. Only on a connection that is ready, not leaving, and has room."""
         assert self.ready
         assert not self.leaving
-        fields: list[HeaderTuple] = grpc_answer.request_fields(
-            scheme=self._scheme, authority=self._authority, path=path, user_agent=self._user_agent
-        )
-        # Deadlines and ids are worth no place in the peer's table, and credentials must never enter one.
-        if timeout is not None:
-            fields.append(NeverIndexedHeaderTuple("grpc-timeout", grpc_answer.encode_timeout(timeout)))
-        fields += [NeverIndexedHeaderTuple(name, value) for name, value in metadata]
-        block = self._encoder.encode(fields, huffman=False)
+        block = self._requests.block(path, metadata, timeout)
         stream = Stream(
             self._next_id, on_message, on_end, self._outflow.initial, PREFIX.pack(0, len(message)) + message
         )

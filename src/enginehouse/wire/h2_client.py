@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpack import Encoder
-
 from enginehouse.domain.link import LinkError, LinkErrorKind
 from enginehouse.wire import h2_frames
 from enginehouse.wire.h2_frames import ErrorCode, Setting, Violation, code_name
@@ -19,8 +17,6 @@ from enginehouse.wire.h2_stream import Stream
 
 _SEND_BUDGET = 256 * 1024
 """Request bytes given out at once: enough to keep a socket busy, little enough for other calls to get between."""
-_HEADER_TABLE = 4096
-"""Bytes of header fields that we remember for the peer at most."""
 _REPLY_LIMIT = 1000
 """Answers to PING and SETTINGS that may wait for a peer that sends them but does not read."""
 
@@ -45,7 +41,6 @@ class Http2Client:
         self._streams: dict[int, Stream] = {}
         self._next_id = 1
         self._blocks = HeaderBlocks()
-        self._encoder = Encoder()
         self._outflow = Outflow()
         self._replies = 0
         self.ready = False
@@ -209,11 +204,9 @@ class Http2Client:
         if flags & h2_frames.ACK:
             return
         for key, value in h2_frames.read_settings(payload):
-            if key == Setting.HEADER_TABLE_SIZE:
-                self._encoder.header_table_size = min(value, _HEADER_TABLE)
-            elif key == Setting.ENABLE_PUSH and value:
+            if key == Setting.ENABLE_PUSH and value:
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "a server cannot enable push")
-            elif key == Setting.MAX_CONCURRENT_STREAMS:
+            if key == Setting.MAX_CONCURRENT_STREAMS:
                 self.max_streams = value
             elif key == Setting.INITIAL_WINDOW_SIZE:
                 fits = value <= h2_frames.LARGEST_WINDOW
@@ -223,6 +216,7 @@ class Http2Client:
                 if not h2_frames.DEFAULT_FRAME_SIZE <= value <= h2_frames.LARGEST_FRAME_SIZE:
                     raise Violation(ErrorCode.PROTOCOL_ERROR, f"a maximum frame size of {value}")
                 self._outflow.frame_size = value
+            # A limit of the header table is kept whatever it is: `grpc_request` uses none.
         self._reply(h2_frames.frame(h2_frames.SETTINGS, h2_frames.ACK, 0))
         self.ready = self.changed = True
 

@@ -11,15 +11,20 @@ from enginehouse.wire.h2_frames import CONTINUATION, END_HEADERS, END_STREAM, HE
 
 _LIMIT = 256 * 1024
 """Bytes of one block, frame headers counted, so that endless or empty CONTINUATIONs end."""
+_MOST_KNOWN = 32
+_LONGEST_KNOWN = 256
+"""Blocks that are remembered, and bytes of one. Servers begin and end nearly all answers in the same few words."""
 
 
 class HeaderBlocks:
     """The block that is being received, if any."""
 
-    __slots__ = ("_block", "_cost", "_decoder", "_last", "_stream_id")
+    __slots__ = ("_block", "_cost", "_decoder", "_known", "_last", "_stream_id")
 
     def __init__(self) -> None:
         self._decoder = Decoder()
+        self._known: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        """What blocks say that leave the decoder's table as it is, for as long as it is what it is now."""
         self._stream_id = 0
         self._last = False
         self._block = bytearray()
@@ -56,12 +61,29 @@ class HeaderBlocks:
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "a header block without end")
         if not flags & END_HEADERS:
             return None
-        try:
-            decoded = self._decoder.decode(bytes(self._block), raw=True)
-        except (HPACKError, IndexError, ValueError) as error:
-            raise Violation(ErrorCode.COMPRESSION_ERROR, f"a header block cannot be decoded: {error}") from error
-        whole = self._stream_id, self._last, [(bytes(name), bytes(value)) for name, value in decoded]
+        whole = self._stream_id, self._last, self._decoded(bytes(self._block))
         self._stream_id = 0
         self._block = bytearray()
         self._cost = 0
         return whole
+
+    def _decoded(self, block: bytes) -> list[tuple[bytes, bytes]]:
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        before = self._table()
+        try:
+            decoded = self._decoder.decode(block, raw=True)
+        except (HPACKError, IndexError, ValueError) as error:
+            raise Violation(ErrorCode.COMPRESSION_ERROR, f"a header block cannot be decoded: {error}") from error
+        fields = [(bytes(name), bytes(value)) for name, value in decoded]
+        if self._table() != before or len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        elif len(block) <= _LONGEST_KNOWN:
+            self._known[block] = fields
+        return fields
+
+    def _table(self) -> tuple[object, ...]:
+        """All that the meaning of the next block depends on."""
+        table = self._decoder.header_table
+        return table.maxsize, *table.dynamic_entries

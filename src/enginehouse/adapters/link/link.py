@@ -20,8 +20,8 @@ from enginehouse.adapters.link.unary import UnaryAnswer
 from enginehouse.domain.engine import Target
 from enginehouse.domain.link import LinkError, LinkErrorKind
 from enginehouse.ports import Call, MessageSink
-from enginehouse.wire.grpc_answer import check_metadata
 from enginehouse.wire.grpc_h2 import Connection
+from enginehouse.wire.grpc_request import check_metadata
 from enginehouse.wire.h2_frames import ErrorCode, code_name
 
 _log = structlog.get_logger("enginehouse.link")
