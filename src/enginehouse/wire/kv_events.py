@@ -16,8 +16,10 @@ import msgspec
 
 from enginehouse.domain.kv import KvBatch, KvEvent, Removed
 from enginehouse.wire import kv_plain
-from enginehouse.wire.kv_fields import WRONG_SHAPE, event_of
+from enginehouse.wire.kv_fields import EVENTS_LIMIT, WRONG_SHAPE, event_of
 
+_COUNT_BYTES = {0xDC: 2, 0xDD: 4}
+"""By the first byte of an array of 16 elements or more."""
 _decode = msgspec.msgpack.Decoder().decode
 _decode_pieces = msgspec.msgpack.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
 _decode_list = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -30,6 +32,8 @@ def decode(payload: bytes) -> KvBatch:
             return kv_plain.decode(payload)
         except (ValueError, RecursionError):
             pass  # what is wrong with it, if anything is, comes out below
+        if _events_in(payload) > EVENTS_LIMIT:
+            raise ValueError(f"more than {EVENTS_LIMIT} events")
         try:
             batch: object = _decode(payload)
         except (ValueError, RecursionError):
@@ -40,6 +44,19 @@ def decode(payload: bytes) -> KvBatch:
     except ValueError as error:
         # msgspec names types and positions, never values.
         raise ValueError(f"not a batch of KV events: {error}") from None
+
+
+def _events_in(payload: bytes) -> int:
+    """How many there are, before any is read; 0 for what is no batch."""
+    try:
+        batch = _decode_pieces(payload)
+    except (ValueError, RecursionError):
+        return 0
+    events = batch.get("events") if isinstance(batch, dict) else batch[1] if len(batch) > 1 else None
+    if events is None:
+        return 0
+    head = memoryview(events)
+    return int.from_bytes(head[1 : 1 + _COUNT_BYTES.get(head[0], 0)], "big")
 
 
 def _by_pieces(payload: bytes) -> object:

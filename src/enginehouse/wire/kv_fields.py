@@ -18,6 +18,8 @@ MASK = (1 << 64) - 1
 _HASH_BYTES = 8
 BLOCK_SIZE_LIMIT = 1 << 20
 """Tokens. Blocks have one to some hundred; a size beyond this was never meant as one."""
+EVENTS_LIMIT = 1 << 15
+"""In one batch, which is read in one go. vLLM tells each removed block in an event: 4,096 for 64k tokens."""
 
 TIERS: Mapping[str | None, Tier] = {
     None: Tier.DEVICE,

@@ -13,7 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from enginehouse.domain.kv import Cleared, KvBatch, KvEvent, Removed, Stored
-from enginehouse.wire.kv_fields import BLOCK_SIZE_LIMIT, MASK, TIERS, WRONG_SHAPE, event_of
+from enginehouse.wire.kv_fields import BLOCK_SIZE_LIMIT, EVENTS_LIMIT, MASK, TIERS, WRONG_SHAPE, event_of
 
 # Fields in the order in which arrays have them. What they may hold is what plain events hold: anything else ends the
 # call with a ValueError, and nothing is lost but its time. They hold no cycles, so the collector need not know them.
@@ -91,6 +91,8 @@ def decode(payload: bytes) -> KvBatch:
         batch = _decode_maps(payload)
     except ValueError:
         batch = _decode_arrays(payload)
+    if len(batch.events) > EVENTS_LIMIT:
+        raise ValueError
     read: list[KvEvent] = []
     malformed = ignored = merged = 0
     last: Removed | None = None

