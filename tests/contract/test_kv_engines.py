@@ -291,6 +291,18 @@ def test_k6_an_engine_without_events(kind: Kind, tmp_path: Path) -> None:
         asyncio.run(test())
 
 
+@pytest.mark.parametrize("kind", [kind.param() for kind in (MOCK_VLLM, VLLM_CPU)])
+def test_over_the_link_an_engine_is_connected_before_it_has_anything_to_tell(kind: Kind, tmp_path: Path) -> None:
+    with serving(kind, tmp_path / "engine", ranks=1) as served:
+
+        async def test(server: Server, engine: Engine) -> None:
+            async with followed(engine) as (heard, _):
+                await heard.until(lambda: heard.connections)
+                assert heard.told == ["connected"]
+
+        with_engine(Way(kind), lambda _: served, test)
+
+
 def test_k4_a_loss_ends_the_stream_on_the_link_and_it_begins_anew(tmp_path: Path) -> None:
     with serving(MOCK_VLLM, tmp_path / "engine", ranks=1) as served:
 
