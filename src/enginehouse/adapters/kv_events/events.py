@@ -32,6 +32,8 @@ class ZmqKvEvents:
             self._context = zmq.Context()
             # Three for each rank, five while it replays; the default of 1023 is a fleet of some hundred ranks.
             self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
+            # ZMQ's threads start with the first socket, and abort the process when out of descriptors: not some time.
+            self._context.socket(zmq.PAIR).close()
         subscription = ZmqSubscription(
             self._context, self._rota, self._chores, source, sink, self._settings, self._open.discard
         )
