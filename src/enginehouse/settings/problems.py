@@ -25,6 +25,7 @@ MAY_BE_ZERO = frozenset(
         "keep_unready",
         "kv_decode_weight",
         "kv_queue_weight",
+        "kv_request_weight",
         "kv_transfer_weight",
         "kv_wait_weight",
         "max_handovers_per_prefill",

@@ -3,6 +3,7 @@
 cost = prefill weight x tokens of the prompt that the rank does not hold
      + queue weight x tokens that it still has to prefill for requests in flight
      + decode weight x prompt tokens of requests in flight
+     + request weight x requests in flight
      + wait weight x the share of its work that has to end before this request can begin (0 unless it is full)
 """
 
@@ -53,6 +54,7 @@ class Parts:
     prefill_cost: float | None = None
     queue_cost: float | None = None
     decode_cost: float | None = None
+    """Of the requests in flight and their tokens."""
     wait_cost: float | None = None
     cost: float | None = None
     """The sum."""
@@ -78,12 +80,12 @@ def weigh(candidates: Sequence[Candidate], prompt: Prompt | None, settings: Rout
     """The cost on each. Without a prompt only the load counts."""
     tokens = 0 if prompt is None else prompt.tokens
     prefill, queue = settings.kv_prefill_weight, settings.kv_queue_weight
-    decode, wait = settings.kv_decode_weight, settings.kv_wait_weight
+    decode, request, wait = settings.kv_decode_weight, settings.kv_request_weight, settings.kv_wait_weight
     costs = []
     for candidate in candidates:
         load = candidate.load
         missing = 0 if prompt is None else tokens - prompt.held(candidate)
-        cost = prefill * missing + queue * load.prefill_tokens + decode * load.tokens
+        cost = prefill * missing + queue * load.prefill_tokens + decode * load.tokens + request * load.requests
         if share := waiting(candidate, tokens):
             cost += wait * share
         costs.append(cost)
@@ -136,7 +138,7 @@ def _parts(candidate: Candidate, chosen: bool, tokens: int, prompt: Prompt | Non
     held = prompt.held(candidate)
     prefill = settings.kv_prefill_weight * (tokens - held)
     queue = settings.kv_queue_weight * load.prefill_tokens
-    decode = settings.kv_decode_weight * load.tokens
+    decode = settings.kv_decode_weight * load.tokens + settings.kv_request_weight * load.requests
     wait = settings.kv_wait_weight * share
     return replace(
         seen,

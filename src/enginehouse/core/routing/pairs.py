@@ -75,7 +75,7 @@ class PairRouter:
         self._rng = rng
         self._alone = Router(settings, rng)
         # What slows the steps of an engine that decodes is no matter on one that only prefills.
-        self._prefill = Router(replace(settings, kv_decode_weight=0.0), rng)
+        self._prefill = Router(replace(settings, kv_decode_weight=0.0, kv_request_weight=0.0), rng)
         # Turns and chance know nothing of how long answers are: a decode rank is always chosen by its work.
         self._decode = Router(
             replace(

@@ -35,6 +35,9 @@ class RoutingSettings:
     of all costs, as long as it is 1."""
     kv_decode_weight: float = 0.05
     """Policy `kv`: cost of a prompt token of any request in flight there, which slows each step of the engine."""
+    kv_request_weight: float = 250.0
+    """Policy `kv`: cost of any request in flight there, beside its tokens: it too slows each step. It is what spreads
+    short prompts that begin alike, where prefill is so quick that none ever waits for it."""
     kv_wait_weight: float = 20000.0
     """Policy `kv`: the tokens that an engine prefills in the time that one answer takes. A rank with all the requests
     or tokens that it can work on costs this much for each time that its whole work has to end before this request."""

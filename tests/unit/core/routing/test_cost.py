@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
 from math import exp
 from random import Random
@@ -11,14 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enginehouse.core.kv.knowledge import Knowledge, Sent
+from enginehouse.core.kv.settings import KvSettings
 from enginehouse.core.routing.candidate import Candidate
 from enginehouse.core.routing.cost import NEAR, parts, pick, waiting, weigh
-from enginehouse.core.routing.ledger import Ledger
+from enginehouse.core.routing.ledger import Charge, Ledger
 from enginehouse.core.routing.policy import Router, RoutingSettings
+from enginehouse.domain.kv import RankKey
 from tests.unit.core.routing.fakes import FakePrompt, fleet
 
 WEIGHTS = RoutingSettings(
-    policy="kv", kv_prefill_weight=2.0, kv_queue_weight=3.0, kv_decode_weight=0.5, kv_wait_weight=1000.0
+    policy="kv",
+    kv_prefill_weight=2.0,
+    kv_queue_weight=3.0,
+    kv_decode_weight=0.5,
+    kv_request_weight=10.0,
+    kv_wait_weight=1000.0,
 )
 
 
@@ -41,7 +50,7 @@ def test_the_cost_by_hand() -> None:
     candidates[1].load.prefill_tokens = 100
     costs = weigh(candidates, FakePrompt(200, {"e1": 150}), WEIGHTS)
     # e2 has 4 of 4 requests and 100 tokens too many: one request of four must end first.
-    assert costs == [2 * 200, 2 * 50 + 3 * 100 + 0.5 * 700, 2 * 200 + 0.5 * 900 + 1000 / 4]
+    assert costs == [2 * 200, 2 * 50 + 3 * 100 + 0.5 * 700 + 10 * 2, 2 * 200 + 0.5 * 900 + 10 * 4 + 1000 / 4]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +98,41 @@ def test_m7_no_hot_spot_from_a_shared_system_prompt() -> None:
         holders[decision.chosen.engine_id] = 1000
     counts = [c.load.requests for c in candidates]
     assert max(counts) <= 1.1 * 400 / 8, counts
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("clients", [8, 24])
+def test_m7_no_hot_spot_where_prefill_is_quick(clients: int, seed: int) -> None:
+    """Each client asks again when it has its answer; 288 of 432 tokens are the same for all. Nothing ever waits for
+    prefill, so only the requests in flight can tell that the one who holds those tokens has enough to do."""
+    rng = Random(seed)
+    ledger, knowledge, choice = Ledger(), Knowledge(KvSettings()), by_default(seed)
+    candidates = fleet(ledger, *[(0, 0)] * 3, capacity=100_000, most=256)
+    for candidate in candidates:
+        knowledge.join(RankKey(candidate.engine_id, 1, 0), block_size=16, capacity_tokens=100_000)
+    in_flight: list[tuple[Charge, Sent]] = []
+    got: Counter[str] = Counter()
+    busiest = 0
+    for number in range(clients * 10):
+        if len(in_flight) == clients:
+            charge, sent = in_flight.pop(int(rng.random() * clients))
+            charge.release()
+            sent.ended(None)
+        asked = array("I", (*range(288), *range(1000 + number * 144, 1144 + number * 144)))
+        prompt = knowledge.prompt(asked, session=None, now=number / 10)
+        decision = choice.choose(candidates, (), prompt)
+        sent_now = knowledge.dispatched(prompt, decision.chosen)
+        assert sent_now is not None
+        charge = ledger.charge(decision.chosen, decision.tokens, decision.uncached)
+        charge.prefilled()
+        sent_now.answered(number / 10)
+        in_flight.append((charge, sent_now))
+        got[decision.chosen.name] += 1
+        if number >= 2 * clients:
+            busiest = max(busiest, *[c.load.requests for c in candidates])
+    assert busiest <= 1.5 * clients / 3, got
+    assert len(got) == 3
+    assert max(got.values()) <= 1.5 * clients * 10 / 3, got
 
 
 def test_choices_made_a_moment_ago_count_before_any_event() -> None:
@@ -186,7 +230,7 @@ def test_the_explained_parts_are_those_that_decided(drawn: list[tuple[int, int, 
 def test_the_explanation_is_json_with_every_candidate() -> None:
     candidates = fleet(Ledger(), (0, 0), (1, 400), capacity=450)
     candidates[1].load.prefill_tokens = 300
-    decision = kv(kv_decode_weight=0.5, kv_wait_weight=1000.0).choose(
+    decision = kv(kv_decode_weight=0.5, kv_request_weight=10.0, kv_wait_weight=1000.0).choose(
         candidates, (), FakePrompt(100, {"e0": 64}, "secret"), explain=True
     )
     told = json.loads(json.dumps(decision.explain()))
@@ -224,7 +268,7 @@ def test_the_explanation_is_json_with_every_candidate() -> None:
         "prefill": 100,
         "prefill_cost": 100.0,
         "queue_cost": 300.0,
-        "decode_cost": 200.0,
+        "decode_cost": 210.0,
         "wait_cost": 1000.0,
         "cost": 0,
     }
