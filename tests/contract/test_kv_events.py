@@ -14,7 +14,7 @@ import pytest
 import uvloop
 import zmq
 
-from enginehouse.adapters.kv_events import KvEventSettings, ZmqKvEvents, subscription
+from enginehouse.adapters.kv_events import KvEventSettings, ZmqKvEvents, replay, subscription
 from enginehouse.adapters.kv_events.rota import AT_ONCE, weight
 from enginehouse.adapters.kv_events.sockets import new_socket
 from enginehouse.domain.engine import KvEventSource
@@ -624,6 +624,25 @@ def test_sockets_of_many_are_opened_and_closed_in_as_many_passes_of_the_loop(mon
 
 def test_large_batches_take_more_of_a_turn() -> None:
     assert [weight(bytes(size)) for size in (0, 1000, 1 << 20)] == [1, 1, AT_ONCE + 1]
+
+
+def test_a_large_batch_ends_a_turn_of_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = [b"", bytes(8), bytes(1 << 20)]
+
+    async def test() -> None:
+        async with joined() as (peer, heard, followed):
+            followed.replay(0, 0)
+            await peer.asked()
+            for module in (subscription, replay):
+                monkeypatch.setattr(module, "has_more", lambda _: True)
+                monkeypatch.setattr(module, "receive", lambda _: large)
+            assert isinstance(followed, subscription.ZmqSubscription)
+            assert followed._replay is not None
+            assert [followed.read(AT_ONCE), followed._replay.read(AT_ONCE)] == [AT_ONCE + 1] * 2
+            assert (heard.numbers, heard.replayed_numbers) == ([0], [0])
+            monkeypatch.undo()
+
+    asyncio.run(test())
 
 
 def test_closing_leaves_no_descriptor(run: Any) -> None:

@@ -320,6 +320,7 @@ def test_faults_end_while_a_leg_waits() -> None:
         await both.gave.wait("leg")
         await both.took.wait("leg")
         both.decode.engine.set_faults(handover_mute=False)
+        await both.gave.wait("knock")
         both.prefill.engine.set_faults(handover_mute=False, handover_hold=True)
         await both.took.wait("met")
         assert not decode.done()
@@ -461,7 +462,7 @@ def test_vllm_without_a_connector_parameters_mean_nothing(protocol: ProtocolName
 
 
 @pytest.mark.parametrize("protocol", VLLM)
-@pytest.mark.parametrize("what", ["again", "expired", "other", "prompt", "nobody", "incomplete"])
+@pytest.mark.parametrize("what", ["again", "expired", "other", "prompt", "nobody", "incomplete", "nothing"])
 def test_p7_vllm_what_is_not_there_is_a_load_failure(protocol: ProtocolName, what: str) -> None:
     @between(protocol, lease=0.0 if what == "expired" else 30.0)
     async def _(both: Pair) -> None:
@@ -480,6 +481,8 @@ def test_p7_vllm_what_is_not_there_is_a_load_failure(protocol: ProtocolName, wha
                 params |= {"remote_port": free_port()}
             case "incomplete":
                 del params["remote_request_id"]
+            case "nothing":
+                params |= {"remote_block_ids": []}
         await failed(both, params, rid="d", **more)
 
 
@@ -524,6 +527,18 @@ def test_p1_vllm_a_leg_dies_when_they_have_met(protocol: ProtocolName, dies: str
         else:
             with pytest.raises(grpc.aio.AioRpcError):
                 await part(both.decode, params)
+
+
+@pytest.mark.parametrize("protocol", VLLM)
+def test_vllm_a_prefill_that_is_aborted_keeps_nothing(protocol: ProtocolName) -> None:
+    @between(protocol, prefill={"prefill_hold": True})
+    async def _(both: Pair) -> None:
+        asking = asyncio.ensure_future(part(both.prefill, KEEP, rid="p"))
+        await both.gave.wait("leg")
+        (stream,) = both.prefill.engine.engine.by_rid("p")
+        both.prefill.engine.engine.abort(stream, by="call")
+        assert told(await asking) is None
+        assert both.gave.seen("lease") == []
 
 
 def test_vllm_parameters_that_are_no_json_object_are_refused() -> None:

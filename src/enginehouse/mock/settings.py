@@ -124,7 +124,7 @@ class MockSettings(Faults, HandoverOptions):
     """JSON file of faults (names as here), read again whenever it changes."""
     log: str = ""
     """File for one JSON line per event as the engine saw it: request, abort, end; faults when it has read its file; and
-    of hand-overs leg, met, passed, leg_failed, lease, lease_released, lease_expired."""
+    of hand-overs leg, knock, met, passed, leg_failed, lease, lease_released, lease_expired."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,6 +29,7 @@ def test_prefill_ends_only_when_the_cache_has_gone_over() -> None:
     assert run(sim) == [(1.0, "r", 0)]
     assert (answer.passing, answer.output, sim.ranks[0].running) == (True, [], 1)
     assert len(sim.ranks[0].cache) == 2, "it holds what it has computed"
+    assert sim.ranks[0].held_tokens() == len(PROMPT)
     sim.submit(job("next", max_tokens=1))
     assert run(sim, now=2.0) == [], "a cache on its way takes a place"
     sim.pass_on(answer)

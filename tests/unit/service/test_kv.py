@@ -663,6 +663,49 @@ def test_replays_of_a_fleet_take_turns_and_mute_ones_keep_nobody_waiting() -> No
     play(scenario)
 
 
+def test_a_turn_at_replaying_is_kept_while_batches_come() -> None:
+    async def scenario(world: World) -> None:
+        names = "abcde"
+        publishers = {name: world.start(name) for name in names}
+        for publisher in publishers.values():
+            publisher.publish(fake_stored(TOKENS))
+            publisher.slow = 5.0
+        await world.joined(names)
+        (waits,) = [name for name in names if not publishers[name].asked]
+        for _ in range(8):
+            await asyncio.sleep(LOOK / 2)
+            for source, subscription in world.events.opened:
+                if waits not in source.endpoint:
+                    subscription.sink.on_replayed(0, 0, b"again")
+        assert not publishers[waits].asked
+        await asyncio.sleep(3 * LOOK)
+        assert publishers[waits].asked == [0]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("how", ["it leaves", "its connection breaks"])
+def test_who_waits_for_a_turn_and_goes_is_not_asked_and_keeps_nobody_waiting(how: str) -> None:
+    async def scenario(world: World) -> None:
+        names = "abcdef"
+        publishers = {name: world.start(name) for name in names}
+        for publisher in publishers.values():
+            publisher.slow = 1000.0
+        await world.joined(names)
+        gone, left = [name for name in names if not publishers[name].asked]
+        if how == "it leaves":
+            world.know(left)
+        else:
+            publishers[gone].lose()
+            await world.settle()
+            world.know(left + gone)
+        await world.settle()
+        assert not publishers[gone].asked
+        assert publishers[left].asked == [0], "all that were asked have left"
+
+    play(scenario)
+
+
 def test_a_cleared_cache() -> None:
     async def scenario(world: World) -> None:
         publisher = world.start("a")
@@ -912,6 +955,21 @@ def test_k2_without_events_a_process_that_may_have_died_takes_what_we_sent_it_al
         await asyncio.sleep(10)
         await world.joined("a")
         assert world.held() == {("a", None): held}
+
+    play(scenario)
+
+
+def test_without_events_what_is_sent_after_a_break_counts_whatever_else_changes() -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", kv_event_sources=())
+        await world.joined("a")
+        world.process["a"].break_links()
+        await asyncio.sleep(10)
+        await world.joined("a")
+        await world.ask(cached=0)
+        world.start("b", kv_event_sources=())
+        await world.joined("ab")
+        assert world.held() == {("a", None): 96, ("b", None): 0}
 
     play(scenario)
 

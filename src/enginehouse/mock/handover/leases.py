@@ -49,8 +49,6 @@ class Leases:
         end = asyncio.get_running_loop().call_later(seconds, self._give_up, name)
         self._held[name] = Lease(answer, end)
         desk.journal.write("lease", rid=answer.job.rid, seconds=seconds)
-        if desk.faults.handover_expired:
-            self._give_up(name)
         prompt = len(answer.job.prompt)
         return {
             "do_remote_prefill": True,

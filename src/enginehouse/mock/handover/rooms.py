@@ -57,6 +57,7 @@ class Rooms:
             return
         visitor = Visitor(int(asked["room"]), int(asked["prompt"]), writer)
         self._visitors.add(visitor)
+        self._desk.journal.write("knock", room=visitor.room)
         self.match()
         try:
             await until_gone(reader)
