@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,11 +83,13 @@ def test_a_block_counts_once() -> None:
     assert len(sent) == 0
 
 
-def test_less_room() -> None:
+@pytest.mark.parametrize(("first", "second", "left"), [(40, 0, 0), (10, 12, 12), (10, 40, 10), (40, 10, 10)])
+def test_less_room(first: int, second: int, left: int) -> None:
     sent = Approximate(100, 60)
-    sent.sent(chain(1, 40), 0)
-    sent.limit(20)
-    assert len(sent) <= 20
+    sent.sent(chain(1, first), 0)
+    sent.sent(chain(1, second), 31)
+    sent.limit(30)
+    assert len(sent) == left
     sent.check()
 
 
