@@ -94,8 +94,9 @@ def test_the_worked_example_is_what_the_code_says() -> None:
     for part in told.parts:
         costs = (part.prefill_cost, part.queue_cost, part.decode_cost, part.wait_cost, part.cost)
         name = f"**{part.engine}**" if part.chosen else part.engine
-        numbers = (part.held, part.prefill, part.queued, part.tokens, *costs)
-        lines.append(f"| {name} | {' | '.join(f'{number:,.0f}' for number in numbers)} |")
+        amounts = [f"{number:,.0f}" for number in (part.held, part.prefill, part.queued, *costs)]
+        amounts.insert(3, f"{part.tokens:,} in {part.requests}")
+        lines.append(f"| {name} | {' | '.join(amounts)} |")
     between = text("docs/kv-routing.md").partition("<!-- example -->\n")[2].partition("<!-- /example -->")[0]
     assert between.splitlines() == lines, "the table should be:\n" + "\n".join(lines)
     assert told.chosen.name == "c", "as the page tells it"
