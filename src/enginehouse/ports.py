@@ -160,7 +160,7 @@ class KvSink(Protocol):
         """Live batches can come from here on (also after each reconnection)."""
 
     def on_lost(self, reason: str, *, permanent: bool = False) -> None:
-        """The connection broke: batches may be missed until `on_connected`. permanent: it will not come back."""
+        """The connection broke: batches may be missed until `on_connected`. permanent: it is not expected back."""
 
 
 class KvSubscription(Protocol):
