@@ -128,11 +128,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open
 class PodEngine:
     """A mock engine process on an address of its own, with what it has seen."""
 
-    def __init__(self, name: str, address: str, port: int, folder: Path, *options: str) -> None:
+    def __init__(self, name: str, address: str, port: int, folder: Path, *options: str, protocol: str = "vllm") -> None:
         self.name, self.address = name, address
         self._log = folder / f"{name}.jsonl"
         self._output = (folder / f"{name}.log").open("wb")
-        command = [sys.executable, "-m", "enginehouse", "mock", "--protocol", "vllm", "--host", address]
+        command = [sys.executable, "-m", "enginehouse", "mock", "--protocol", protocol, "--host", address]
         self.process = subprocess.Popen(
             [*command, "--port", str(port), "--log", str(self._log), *options],
             stdout=self._output,

@@ -159,6 +159,13 @@ class Fleet:
             doubt = Doubt.BROKEN
         self._post(Doubted(member.engine_id, member.incarnation, doubt, reason, self._tasks.chance()))
 
+    def report_unmet(self, member: Member, reason: str) -> None:
+        """A hand-over with it took too long, and none with it got on meanwhile."""
+        if self._serving_entry(member) is None:
+            return
+        key = (member.engine_id, member.incarnation)
+        self._post(Doubted(*key, Doubt.UNMET, reason, self._tasks.chance(), self._failures.unmet(key)))
+
     def report_success(self, member: Member) -> None:
         """An answer ended well: what failed before it was not the engine."""
         self._failures.forget((member.engine_id, member.incarnation))

@@ -86,6 +86,9 @@ class Leg:
     def failed(self, error: EngineError) -> None:
         self._books.fleet.report_failure(self.member, error)
 
+    def unmet(self, error: EngineError) -> None:
+        self._books.fleet.report_unmet(self.member, error.message)
+
     def settle(self, cached: int | None = None, *, linger: bool = False) -> None:
         """Give everything back; harmless when done before.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from enginehouse.domain.engine import Role
+from enginehouse.domain.engine import ProtocolName, Role
 from enginehouse.domain.errors import EngineError, EngineOverloaded, EngineRejected, ProbeFailed
 from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Delta
@@ -18,10 +18,10 @@ _TOKENS = 4
 async def canary(engine: Engine) -> None:
     """Let the engine generate a few tokens and end well. Raises ProbeFailed.
 
-    A refusal of the engine's own counts as life. Prefill and decode engines wait for each other in every request, so
-    one alone cannot be asked; for them health has to do.
+    A refusal of the engine's own counts as life. SGLang's prefill and decode engines wait for each other in every
+    request, so one alone cannot be asked; for them health has to do. vLLM's can do all of one, whatever their role.
     """
-    if engine.info.role in (Role.PREFILL, Role.DECODE) or engine.target.role in (Role.PREFILL, Role.DECODE):
+    if engine.info.protocol is ProtocolName.SGLANG and engine.info.role in (Role.PREFILL, Role.DECODE):
         return
     sink = _Ending(asyncio.get_running_loop())
     call = engine.generate(EngineRequest(f"canary-{uuid.uuid4().hex}", (1,), _TOKENS, Sampling(temperature=0.0)), sink)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAY_BE_ZERO = frozenset(
     {
         "cut_grace",
+        "failures_in_a_row",
         "hold_timeout",
         "keep_unready",
         "kv_decode_weight",

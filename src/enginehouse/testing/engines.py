@@ -44,6 +44,8 @@ class FakeProcess:
     """How generate fails at once, where it does."""
     answers: bool = True
     """Generate answers at once with the tokens asked for. False: the test delivers through `calls`."""
+    lives: bool = False
+    """A canary is answered, whatever becomes of requests."""
     kv: dict[int, FakePublisher] = field(default_factory=dict)
     """KV events over its own link, by rank; none: its protocol has nothing of the kind."""
     opened: list[FakeEngine] = field(default_factory=list)
@@ -131,7 +133,7 @@ class FakeEngine:
             asyncio.get_running_loop().call_soon(call.end, error)
         elif process.fails is not None and (failure := process.fails(request)) is not None:
             asyncio.get_running_loop().call_soon(call.end, failure)
-        elif process.answers and not process.mute:
+        elif (process.answers and not process.mute) or (process.lives and is_canary(request)):
             asyncio.get_running_loop().call_soon(call.deliver, [7] * request.max_tokens, Finish.LENGTH)
         return call
 
@@ -165,6 +167,11 @@ class FakeEngine:
         self.closed = True
         for call in self.calls:
             call.end(EngineUnavailable("link closed"))
+
+
+def is_canary(request: EngineRequest) -> bool:
+    """Whether it is no client's, but to see whether the engine lives."""
+    return request.request_id.startswith("canary-")
 
 
 class FakeCall:

@@ -22,7 +22,7 @@ from enginehouse.core.membership.events import (
 )
 from enginehouse.core.membership.fleet import Entry
 from enginehouse.core.membership.intents import CloseEngine, Forsake, Ignored
-from enginehouse.core.membership.settings import pause
+from enginehouse.core.membership.settings import pause, unmet_pause
 from enginehouse.core.membership.states import Cause, State
 from enginehouse.core.membership.turn import Turn
 from enginehouse.domain.engine import EngineInfo, Role
@@ -179,12 +179,14 @@ def _suspect(turn: Turn, event: Doubted, entry: Entry) -> None:
     canary = event.doubt is not Doubt.LOST or doubts > 1
     lost = entry.lost or event.doubt is Doubt.LOST
     entry = turn.change(event.engine_id, entry, doubts=doubts, doubted_at=turn.now, canary=canary, lost=lost)
-    if event.doubt in (Doubt.MUTE, Doubt.FAILING) and not _another_serves(turn, entry):
+    if event.doubt in (Doubt.MUTE, Doubt.FAILING, Doubt.UNMET) and not _another_serves(turn, entry):
         # Slow to answer may only be full, and failures may be the requests' own fault. Then taking out the last engine
         # of its pool would turn little into nothing. It stays until the canary fails too.
         turn.change(event.engine_id, entry, next_at=turn.now)
         return
     wait = 0.0 if doubts == 1 else pause(turn.settings, doubts, permanent=False, chance=event.chance)
+    if event.doubt is Doubt.UNMET:
+        wait = max(wait, unmet_pause(turn.settings, event.in_a_row, chance=event.chance))
     turn.move(event.engine_id, entry, Cause.DOUBTED, State.SUSPECT, event.reason, next_at=turn.now + wait)
 
 

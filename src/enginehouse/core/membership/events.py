@@ -63,6 +63,8 @@ class Doubt(StrEnum):
     """It let a request wait too long: dead, or only full."""
     FAILING = "failing"
     """It failed several requests in a row: broken, or they were at fault themselves."""
+    UNMET = "unmet"
+    """A hand-over with it took too long, and none with it got on meanwhile. Its health says nothing of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Doubted:
     doubt: Doubt
     reason: str
     chance: float = 0.0
+    in_a_row: int = 1
+    """UNMET: how often by now, with no request that it served well in between."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_UNMET_FIRST = 60.0
+"""Seconds. Shorter would be little beside what the next such hand-over costs its client."""
+
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
@@ -43,6 +46,9 @@ class MembershipSettings:
     few tokens to get more. An engine that fails everything is never busy, and would get most of them. 0: no limit."""
     doubt_window: float = 60.0
     """Seconds within which another doubt about the same engine delays its return, longer each time."""
+    unmet_retry_max: float = 600.0
+    """Longest time in seconds that an engine stays out whose hand-overs time out again and again. Each costs a request
+    the whole `handover_timeout`, and no check of one engine alone finds the fault."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -61,3 +67,14 @@ def pause(settings: MembershipSettings, failures: int, *, permanent: bool, chanc
     limit = settings.probe_retry_permanent if permanent else settings.probe_retry_max
     grown = first * 2.0 ** min(failures - 1, 30)
     return float(min(limit, grown) * (1 - settings.retry_jitter * chance))
+
+
+def unmet_pause(settings: MembershipSettings, in_a_row: int, *, chance: float) -> float:
+    """Seconds that an engine stays out after so many hand-overs in a row (at least 1) that took too long.
+
+    Nothing after the first, which may be the other engine's; then from a minute on, doubled each time up to a limit.
+    """
+    if in_a_row == 1:
+        return 0.0
+    grown = _UNMET_FIRST * 2.0 ** min(in_a_row - 2, 30)
+    return float(min(settings.unmet_retry_max, grown) * (1 - settings.retry_jitter * chance))

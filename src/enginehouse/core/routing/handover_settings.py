@@ -25,8 +25,8 @@ class HandoverSettings:
     """Prompts of which some decode engine would have to compute fewer tokens than this run there alone: they are short,
     or its cache holds nearly all of them. 0: none do. Not for SGLang, whose decode engines cannot prefill."""
     max_handovers_per_prefill: int = 256
-    """Most hand-overs under way from one prefill engine rank; above it requests wait for one to end, at most as long as
-    for a first token. 0: no limit."""
+    """Most hand-overs under way from one prefill engine rank, caches that it keeps included; above it requests wait for
+    one to end, at most as long as for a first token. 0: no limit."""
     handover_timeout: float = 120.0
     """Seconds from the dispatch to the decode engine, and on SGLang to both at once, to its first token. Above it both
     are told to stop and the request is tried on others. Below the 300 s after which engines give each other up."""

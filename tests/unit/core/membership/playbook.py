@@ -79,8 +79,8 @@ class Playbook:
     def failed(self, engine_id: str, reason: str = "not serving") -> list[Intent]:
         return self.say(CheckFailed(engine_id, self.number(engine_id), reason))
 
-    def doubted(self, engine_id: str, doubt: Doubt = Doubt.LOST) -> list[Intent]:
-        return self.say(Doubted(engine_id, self.number(engine_id), doubt, f"{doubt}"))
+    def doubted(self, engine_id: str, doubt: Doubt = Doubt.LOST, in_a_row: int = 1) -> list[Intent]:
+        return self.say(Doubted(engine_id, self.number(engine_id), doubt, f"{doubt}", in_a_row=in_a_row))
 
     def idle(self, engine_id: str, incarnation: int) -> list[Intent]:
         return self.say(StreamsIdle(engine_id, incarnation))

@@ -278,3 +278,25 @@ def test_each_failed_check_of_a_member_lets_requests_without_news_go() -> None:
     assert play.state("a") is State.SUSPECT
     play.wait(1)
     assert Forsake("a", number) in play.failed("a")
+
+
+@pytest.mark.parametrize(("in_a_row", "pause"), [(2, 60), (3, 120), (4, 240), (5, 480), (6, 600), (60, 600)])
+def test_p1_an_engine_that_is_mute_only_in_pairs_returns_later_each_time(in_a_row: int, pause: float) -> None:
+    play, number = _two()
+    assert play.doubted("a", Doubt.UNMET) == [StartCheck("a", number, canary=True)], "once may be the other's fault"
+    play.passed("a")
+    play.wait(600)  # no matter how long ago that was
+    play.passed("a")
+    play.doubted("a", Doubt.UNMET, in_a_row)
+    assert play.state("a") is State.SUSPECT
+    assert StartCheck("a", number, canary=True) not in play.wait(pause - 0.1)
+    assert StartCheck("a", number, canary=True) in play.wait(0.1)
+    play.passed("a")
+    assert play.state("a") is State.SERVING
+
+
+def test_p1_the_last_engine_of_its_pool_stays_though_its_hand_overs_time_out() -> None:
+    play = Playbook()
+    play.serve("a")
+    play.doubted("a", Doubt.UNMET, 5)
+    assert play.serving == {"a"}
