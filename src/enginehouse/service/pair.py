@@ -71,6 +71,7 @@ class Pair:
         self._started = 0.0
         self._prefilled_at: float | None = None
         self._first_at: float | None = None
+        self._unmet: tuple[Leg, ...] = ()
         self._meter: RequestMeter | None = None
         self.choice = choice
         self.attempt = Decoding(answer, loop, elsewhere[1], told=self._meets)
@@ -164,6 +165,8 @@ class Pair:
         """The prefill leg ended well. From inside its callback."""
         now = self._loop.time()
         self._computed(now)
+        if self._meets:
+            self._make_room()  # the cache has passed. vLLM's stays on the prefill engine until it was fetched
         if self._first_at is not None:
             self._prefill.settle(self._prefilling.cached, linger=True)
         if self._meets or self.attempt.done.done():
@@ -177,6 +180,8 @@ class Pair:
         """The answer's first token came: the cache has passed."""
         now = self._first_at = self._loop.time()
         self._computed(now)
+        self._make_room()
+        self._tools.counts.met(now, self._prefill.key, self._decode.key)
         assert self._prefilled_at is not None
         assert self._meter is not None
         self._meter.leg("prefill", self._prefilled_at - self._started)
@@ -189,7 +194,6 @@ class Pair:
         if self._prefilled_at is None:
             self._prefilled_at = now
             self._prefill.computed(now)
-        self._make_room()
 
     def _make_room(self) -> None:
         if self._prefill.unload():
@@ -197,6 +201,8 @@ class Pair:
 
     def _late(self) -> None:
         waited = self._loop.time() - (self._started if self._meets else self._prefilled_at or self._started)
+        met_since = self._tools.counts.met_since
+        self._unmet = tuple(leg for leg in (self._prefill, self._decode) if not met_since(leg.key, self._started))
         self.attempt.fail(HandoverTimeout(f"the decode engine had no first token after {waited:g} s"))
 
     def _settle(self, gone: bool) -> None:
@@ -207,7 +213,6 @@ class Pair:
             assert self._meter is not None
             assert self._first_at is not None
             self._meter.leg("decode", self._loop.time() - self._first_at)
-        self._make_room()
         if self._prefilling.kept is not None and not begun and (gone or not self._decode_sent):
             attempt.detach()
             self._tools.releases.start(self._release(Fetch(self._prefilling.kept)))
@@ -224,6 +229,7 @@ class Pair:
             self._give_back(linger_prefill=True)
 
     def _give_back(self, *, linger_prefill: bool) -> None:
+        self._make_room()
         self._decode.settle(linger=self.attempt.finished)
         self._prefill.settle(self._prefilling.cached, linger=linger_prefill)
         self.attempt.loosen()
@@ -233,7 +239,10 @@ class Pair:
         blamed, error = self.blamed(), self.attempt.error
         for leg in blamed:
             assert error is not None
-            leg.failed(error)
+            if leg in self._unmet:
+                leg.unmet(error)
+            else:
+                leg.failed(error)
         if error is None:
             self._decode.succeeded()
         if self._prefilling.finished and self._prefill not in blamed:

@@ -21,7 +21,7 @@ from enginehouse.service.fleet import Fleet
 from enginehouse.service.generate import Generator, Outcome, RequestSettings, TokenRequest
 from enginehouse.service.kv import KvFollower
 from enginehouse.testing.clock import run_virtual
-from enginehouse.testing.engines import FakeCall, FakeEngines, FakeProcess
+from enginehouse.testing.engines import FakeCall, FakeEngines, FakeProcess, is_canary
 from enginehouse.testing.feeds import FakeFeed, fake_wanted
 from enginehouse.testing.kv import FakeKvEvents
 
@@ -113,7 +113,7 @@ class World:
         if self.protocol is SGLANG:
             told |= {"role": role, "bootstrap_port": 8998 if role is Role.PREFILL else None}
         process = self.process[name] = self.engines.listen(self.address(name), **(told | fields))
-        process.answers = False
+        process.answers, process.lives = False, True
         return process
 
     def address(self, name: str) -> str:
@@ -143,13 +143,15 @@ class World:
     def ask(self, sink: Sink | None = None, request: TokenRequest = REQUEST) -> asyncio.Task[Outcome]:
         return asyncio.create_task(self.generator.run(request, sink or Sink(), self.meter))
 
-    def calls(self, names: str) -> list[FakeCall]:
+    def calls(self, names: str, *, canaries: bool = False) -> list[FakeCall]:
+        """All that these were asked, by clients or only to see whether they are well."""
         return [
             call
             for name in names
             if name in self.process
             for engine in self.process[name].opened
             for call in engine.calls
+            if is_canary(call.request) is canaries
         ]
 
     def open(self, names: str) -> list[FakeCall]:
@@ -157,6 +159,10 @@ class World:
 
     def whose(self, call: FakeCall) -> str:
         (name,) = [name for name in self.process if call in self.calls(name)]
+        return name
+
+    def whose_canary(self, call: FakeCall) -> str:
+        (name,) = [name for name in self.process if call in self.calls(name, canaries=True)]
         return name
 
     async def call(self, names: str) -> FakeCall:

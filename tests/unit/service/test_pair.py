@@ -1,6 +1,7 @@
 """Two engines answer one request, in virtual time: what each is asked, who ends whom, what is retried where."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -321,9 +322,50 @@ def test_a_hand_over_that_takes_too_long_is_tried_with_two_others(protocol: Prot
         await world.answer()
         await request
         assert world.meter.failed == [("handover", "handover_timeout")]
-        assert world.fleet.counters.suspicions == 0
+        assert {world.whose_canary(call) for call in world.calls("pqab", canaries=True)} == (
+            first if protocol is VLLM else set()
+        ), "one of SGLang cannot be asked alone"
+        assert world.fleet.counters.suspicions == 2
+        assert len(world.fleet.serving.get()) == len(world.fleet.prefill.get()) == 2, "the first costs them nothing"
 
     play(scenario, "pqab", protocol, handover=HandoverSettings(handover_timeout=10))
+
+
+@BOTH
+def test_p1_an_engine_whose_hand_overs_time_out_is_tried_less_and_less(protocol: ProtocolName) -> None:
+    """`a` is mute in every pair, and well whenever it is asked. `b` and both prefill engines get on meanwhile."""
+
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        tried: list[float] = []
+        began = loop.time()
+        while loop.time() < began + 2000:
+            request = world.ask()
+            for _ in range(2):
+                _, decode = await world.legs()
+                if world.whose(decode) == "b":
+                    break
+                tried.append(loop.time())
+                helper = world.ask()
+                await asyncio.sleep(1)
+                for call in world.open(PREFILL):
+                    call.deliver([9], Finish.LENGTH)
+                await asyncio.sleep(0.001)
+                for call in world.open("b"):
+                    call.deliver([8], Finish.STOP)
+                await helper
+                while not decode.over:
+                    await asyncio.sleep(1)
+            await world.answer()
+            await request
+            await asyncio.sleep(5)
+        pauses = [round(later - earlier) for earlier, later in pairwise(tried)]
+        assert len(tried) < 12
+        assert pauses == sorted(pauses)
+        assert pauses[-1] > 400
+        assert all(world.meter.failed[n] == ("handover", "handover_timeout") for n in range(len(world.meter.failed)))
+
+    play(scenario, "pqab", protocol, handover=HandoverSettings(handover_timeout=120))
 
 
 def test_a_prompt_that_is_not_prefilled_in_time_is_the_prefill_engines_fault() -> None:
@@ -427,6 +469,8 @@ def test_what_each_engine_is_charged_and_for_how_long(protocol: ProtocolName) ->
         else:
             prefill.deliver([9], Finish.LENGTH)
             (decode,) = world.open(DECODE)
+            assert loads() == {"p": (1, 3, 0), "a": (1, 3, 0)}, "the cache is still on the prefill engine"
+            decode.deliver([7])
         assert loads() == {"a": (1, 3, 0)}
         decode.deliver([8], Finish.STOP)
         await request
