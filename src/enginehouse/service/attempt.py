@@ -68,7 +68,7 @@ class Attempt:
                 self.begun()
             self.tokens += len(delta.token_ids)
         if delta.cached_tokens is not None:
-            self.cached = delta.cached_tokens
+            self.counted(delta)
         try:
             enough = self.answer.push(delta)
         except Exception as bug:
@@ -79,6 +79,10 @@ class Attempt:
             self.done.set_result(None)
         elif enough:
             self.done.set_result(None)
+
+    def counted(self, delta: Delta) -> None:
+        """The engine says how many tokens of the prompt it had."""
+        self.cached = delta.cached_tokens
 
     def on_end(self, error: EngineError | None) -> None:
         if not self.done.done():

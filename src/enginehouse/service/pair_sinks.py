@@ -88,12 +88,13 @@ class Decoding(Attempt):
         self._told = told
         self.prefilling: Prefilling | None = None
 
-    def on_delta(self, delta: Delta) -> None:
-        if delta.cached_tokens is not None and self.prefilling is not None:
+    def counted(self, delta: Delta) -> None:
+        if self.prefilling is not None:
             known = self.prefilling.cached
             if known is not None or not self._told:
                 delta.cached_tokens = known  # what the prompt has cost only the prefill engine knows
-        super().on_delta(delta)
+        if delta.cached_tokens is not None:
+            super().counted(delta)
 
     def loosen(self) -> None:
         """All is over."""

@@ -95,6 +95,15 @@ def test_metadata_may_not_be_indexed_by_anybody_on_the_way() -> None:
     assert kept_apart == {"authorization"}
 
 
+@pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 254, 255, 16_383, 16_384])
+@pytest.mark.parametrize("name", ["x-key", "user-agent", ":path"])
+def test_lengths_around_the_steps_of_the_coding(name: str, length: int) -> None:
+    block = blocks().block(PATH, [(name, "v" * length), ("n" * (length or 1), "v")])
+    found = decoder().decode(block)
+    assert [tuple(field) for field in found] == [*fields(), (name, "v" * length), ("n" * (length or 1), "v")]
+    assert all(isinstance(field, NeverIndexedHeaderTuple) for field in found[len(fields()) :])
+
+
 def test_metadata_and_deadline_of_one_call_are_not_those_of_the_next() -> None:
     writer, peer = blocks(), decoder()
     read(peer, writer.block(PATH, [("x-key", "secret")], 1.5))

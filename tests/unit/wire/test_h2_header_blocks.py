@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import pytest
 from hpack import Decoder, Encoder, HeaderTuple, NeverIndexedHeaderTuple
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,24 @@ def test_what_is_remembered_is_what_a_decoder_says(answers: list[tuple[list[Head
         if size is not None:
             encoder.header_table_size = size
         block = encoder.encode(answer)
+        assert decoded(blocks, block) == other.decode(block, raw=True)
+        assert list(blocks._decoder.header_table.dynamic_entries) == list(other.header_table.dynamic_entries)
+
+
+@pytest.mark.parametrize(
+    ("answers", "limit"),
+    [
+        ([(None, "a"), (None, "b"), (None, "a"), (None, "b"), (None, "b")], 50),  # each pushes the other out
+        ([(None, "a"), (60, "a"), (4096, "a"), (60, "a"), (None, "b"), (None, "a")], 4096),
+    ],
+)
+def test_a_block_that_changes_the_table_is_never_remembered(answers: list[tuple[int | None, str]], limit: int) -> None:
+    encoder, blocks, other = Encoder(), HeaderBlocks(), Decoder()
+    encoder.header_table_size = limit
+    for size, value in answers:
+        if size is not None:
+            encoder.header_table_size = size
+        block = encoder.encode([("grpc-status", value)])
         assert decoded(blocks, block) == other.decode(block, raw=True)
         assert list(blocks._decoder.header_table.dynamic_entries) == list(other.header_table.dynamic_entries)
 

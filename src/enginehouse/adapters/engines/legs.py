@@ -40,8 +40,9 @@ def as_sent(request: EngineRequest) -> EngineRequest:
         if least > most and isinstance(request.handover, Fetch):  # sent for its first token only, to free what was kept
             return replace(request, sampling=replace(request.sampling, min_tokens=most))
         return request
-    keeps = isinstance(request.handover, Keep)
-    sampling = replace(request.sampling, stop_token_ids=(), ignore_eos=False, min_tokens=1 if keeps else 0)
+    sampling, least = request.sampling, 1 if isinstance(request.handover, Keep) else 0
+    if sampling.stop_token_ids or sampling.ignore_eos or sampling.min_tokens != least:  # seldom; a copy takes its time
+        sampling = replace(sampling, stop_token_ids=(), ignore_eos=False, min_tokens=least)
     rank = None if isinstance(request.handover, Rendezvous) else request.rank  # another than the room's breaks it
     return replace(request, max_tokens=1, sampling=sampling, rank=rank)
 

@@ -16,6 +16,7 @@ from enginehouse.adapters.engines.failures import engine_error, rejected
 from enginehouse.adapters.engines.legs import bracketed
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
 from enginehouse.adapters.engines.sglang_info import Facts, engine_info
+from enginehouse.adapters.engines.sglang_prompt import Prompts
 from enginehouse.adapters.engines.sglang_stream import SglangDecoder, handover_failed
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineError, ProbeFailed
@@ -25,6 +26,8 @@ from enginehouse.domain.request import EngineRequest
 from enginehouse.ports import EngineLoad, Link
 
 _SERVICE = "/sglang.runtime.v1.SglangService/"
+_prompts = Prompts()
+"""One for all engines: the legs of a hand-over go to two."""
 
 # How SGLang's Python side words what the caller got wrong; all of it arrives as INTERNAL.
 _ARGUMENT_TEXTS = (
@@ -164,8 +167,8 @@ class SglangProtocol:
             routed_dp_rank=request.rank,
             disaggregated_params=_meeting(request.handover) if request.handover is not None else None,
         )
-        message.input_ids.extend(request.token_ids)  # in place: half the time of handing them to the constructor
-        return message.SerializeToString()
+        head, tokens = message.SerializeToString(), request.token_ids
+        return head + (_prompts.for_prefill(tokens) if request.prefill_only else _prompts.for_decode(tokens))
 
     def metadata(self, request: EngineRequest) -> Sequence[tuple[str, str]]:
         return ()

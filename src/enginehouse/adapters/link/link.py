@@ -76,10 +76,12 @@ class Link:
             connection = self._pick()
             if connection is None or self._waiting:
                 self._waiting[call] = None
+                self._grow()
             else:
                 call.open_on(connection)
                 connection.flush()
-            self._grow()
+                if connection.machine.open_streams >= self._settings.streams_per_connection:
+                    self._grow()
         return call
 
     async def unary(

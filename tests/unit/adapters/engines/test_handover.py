@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from google.protobuf.struct_pb2 import Struct
@@ -13,6 +14,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
 from enginehouse._proto import sglang_runtime_v1_pb2 as sglang
 from enginehouse._proto import vllm_native_pb2 as native
+from enginehouse.adapters.engines import sglang_prompt
 from enginehouse.adapters.engines.engine import Engine
 from enginehouse.adapters.engines.legs import as_sent
 from enginehouse.adapters.engines.protocol import EngineProtocol, ProbeSettings
@@ -30,7 +32,7 @@ from enginehouse.domain.errors import (
 )
 from enginehouse.domain.handover import Fetch, Handover, Keep, Rendezvous
 from enginehouse.domain.link import LinkError
-from enginehouse.domain.request import EngineRequest
+from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Delta, Finish
 from tests.unit.adapters.engines.doubles import FakeLink, Told, status_error
 from tests.unit.adapters.engines.test_encode import EVERYTHING, TARGET, request, to_native, to_sglang, to_vllm
@@ -51,6 +53,24 @@ def test_p3_sglang_both_legs_carry_the_same_meeting_and_no_digit_of_the_room_is_
     assert to_sglang(leg(MEETING, prefill_only=True)).disaggregated_params == want
     assert to_sglang(leg(MEETING)).disaggregated_params == want
     assert not to_sglang(request()).HasField("disaggregated_params")
+
+
+def test_sglang_the_two_legs_share_the_prompts_bytes() -> None:
+    tokens = [1, 2, 70_000]
+    with patch.object(sglang_prompt, "_field", wraps=sglang_prompt._field) as made:
+        for only in (True, False):
+            sent = to_sglang(as_sent(EngineRequest("0" * 32, tokens, 5, handover=MEETING, prefill_only=only)))
+            assert list(sent.input_ids) == tokens
+    assert made.call_count == 1
+
+
+@pytest.mark.parametrize("handover", [MEETING, Keep()])
+@pytest.mark.parametrize(
+    "asked", [Sampling(stop_token_ids=(5,)), Sampling(ignore_eos=True), Sampling(min_tokens=3), Sampling(min_tokens=1)]
+)
+def test_whatever_the_user_asks_of_length_a_prefill_leg_is_of_one_token(handover: Handover, asked: Sampling) -> None:
+    sent = as_sent(EngineRequest("0" * 32, [1], 9, asked, handover=handover, prefill_only=True))
+    assert (sent.max_tokens, sent.sampling) == (1, Sampling(min_tokens=1 if handover == Keep() else 0))
 
 
 @pytest.mark.parametrize(("host", "sent"), [("fd00::7", "[fd00::7]"), ("node-0", "node-0"), ("10.0.0.7", "10.0.0.7")])
