@@ -47,8 +47,8 @@ class Attempt:
         self.clock = loop.time
         self._elsewhere = elsewhere
         self.answer = answer
-        self.begun: Callable[[], None] = _nothing
-        """Called with the first token."""
+        self.begun: Callable[[Delta], None] = _nothing
+        """Called with what brings the first token."""
         self.cached: int | None = None
         """Tokens of the prompt that the engine says it had in its cache."""
         self.done: asyncio.Future[None] = loop.create_future()
@@ -65,7 +65,7 @@ class Attempt:
         self.last_at = self.clock()
         if delta.token_ids:
             if not self.tokens:
-                self.begun()
+                self.begun(delta)
             self.tokens += len(delta.token_ids)
         if delta.cached_tokens is not None:
             self.counted(delta)
@@ -131,5 +131,5 @@ class WatchedCall:
         self._call.cancel()
 
 
-def _nothing() -> None:
+def _nothing(delta: Delta) -> None:
     pass

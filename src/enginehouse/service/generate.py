@@ -154,6 +154,7 @@ class Generator:
                 work.report()
                 if work.attempt.error is None:
                     return Outcome(work.engine, tried.attempts, choice, work.attempt.tokens)
+                self._exclude(request, prompt, work.blamed(), tried)
                 self._failed(work, answer, tried, meter)
                 since = loop.time()
         finally:
@@ -229,11 +230,28 @@ class Generator:
     def _leg(self, pool: Pool, decision: Decision) -> Leg:
         return Leg(self._books, pool.member(decision.chosen), decision)
 
+    def _exclude(self, request: TokenRequest, prompt: Prompt | None, blamed: Collection[Leg], tried: Tried) -> None:
+        """Either engine of a hand-over may be at fault: both are left out; where nothing were left to try, only one."""
+        keys = [leg.key for leg in blamed]
+        if len(keys) > 1:
+            ways = (keys, *([key] for key in keys))
+            keys = next((way for way in ways if self._able(request, prompt, tried.excluded.union(way))), keys)
+        tried.excluded.update(keys)
+
+    def _able(self, request: TokenRequest, prompt: Prompt | None, excluded: Collection[tuple[str, int]]) -> bool:
+        """Whether there are engines for the request without these; room at them may come."""
+        try:
+            self._choose(request, prompt, excluded, explain=False, aside=True)
+        except (AllExcluded, AllFull, NoPrefill):
+            return False
+        except Busy:
+            pass
+        return True
+
     def _failed(self, work: Work, answer: Answer, tried: Tried, meter: RequestMeter) -> None:
         """Raises the error, unless the request may be tried again."""
         error = tried.error = work.attempt.error
         assert error is not None
-        tried.excluded.update(leg.key for leg in work.blamed())
         code, part = error.code or type(error).__name__, work.failed_part
         if part is not None:
             meter.leg_failed(part, code)

@@ -21,6 +21,7 @@ from enginehouse.domain.engine import ProtocolName
 from enginehouse.domain.errors import EngineError, EngineTimeout, HandoverFailed, HandoverTimeout
 from enginehouse.domain.handover import Fetch, Handover, Keep, Rendezvous
 from enginehouse.domain.request import EngineRequest
+from enginehouse.domain.stream import Delta
 from enginehouse.ports import Call, LegName, RequestMeter
 from enginehouse.service.attempt import Answer, WatchedCall
 from enginehouse.service.leg import Leg
@@ -100,7 +101,8 @@ class Pair:
         tokens = len(self._request.token_ids)
         self._meter = meter
         self._prefill.book(prompt, tokens, tokens - self._prefill.decision.predicted)
-        self._decode.book(prompt, tokens, 0)
+        # SGLang's decode engines forget what they fetched, by default. One that keeps it tells so by its events.
+        self._decode.book(None if self._meets else prompt, tokens, 0)
         self._tools.counts.begin(self._prefill.key, self._decode.key)
         self._started = self._loop.time()
         gone = False
@@ -162,7 +164,7 @@ class Pair:
         )
 
     def _prefilled(self) -> None:
-        """The prefill leg ended well. From inside its callback."""
+        """The prefill leg ended well, or failed when the cache had passed. From inside its callback."""
         now = self._loop.time()
         self._computed(now)
         if self._meets:
@@ -176,8 +178,10 @@ class Pair:
         except Exception as bug:  # raised to the request's own coroutine, which is not on this stack
             self.attempt.fail_by(bug)
 
-    def _begun(self) -> None:
+    def _begun(self, first: Delta) -> None:
         """The answer's first token came: the cache has passed."""
+        if first.cached_tokens is None:
+            first.cached_tokens = self._prefilling.cached  # an answer that we end has no last word of the engine's
         now = self._first_at = self._loop.time()
         self._computed(now)
         self._make_room()
@@ -213,7 +217,8 @@ class Pair:
             assert self._meter is not None
             assert self._first_at is not None
             self._meter.leg("decode", self._loop.time() - self._first_at)
-        if self._prefilling.kept is not None and not begun and (gone or not self._decode_sent):
+        unfetched = not self._decode_sent or (gone and not attempt.ended)
+        if self._prefilling.kept is not None and not begun and unfetched:
             attempt.detach()
             self._tools.releases.start(self._release(Fetch(self._prefilling.kept)))
         else:

@@ -21,7 +21,7 @@ class Prefilling:
     __slots__ = ("_attempt", "_elsewhere", "_over", "at_fault", "cached", "error", "finished", "kept")
 
     def __init__(self, attempt: Attempt, elsewhere: Callable[[], bool], over: Callable[[], None]) -> None:
-        """over: called when it ended well."""
+        """over: called when it ended well, or failed too late to matter."""
         self._attempt = attempt
         self._elsewhere = elsewhere
         self._over = over
@@ -54,10 +54,12 @@ class Prefilling:
         if not attempt.tokens:
             self.at_fault = True
             attempt.fail(error)
+        else:
+            self._over()
 
     def loosen(self) -> None:
         """All is over. What refers to each other is not left to the garbage collector."""
-        self._over = _nothing
+        self._over = _done
 
     def cut(self) -> None:
         """The engine was withdrawn, and has had its time. What it kept for the decode engine goes with it."""
@@ -79,13 +81,15 @@ class Prefilling:
 class Decoding(Attempt):
     """The decode leg's DeltaSink, and the pair's one end."""
 
-    __slots__ = ("_loop", "_told", "prefilling")
+    __slots__ = ("_loop", "_told", "ended", "prefilling")
 
     def __init__(self, answer: Answer, loop: AbstractEventLoop, elsewhere: Callable[[], bool], *, told: bool) -> None:
         """told: the decode engine has heard from the other one what was cached; else it counts what it has fetched."""
         super().__init__(answer, loop, elsewhere)
         self._loop = loop
         self._told = told
+        self.ended = False
+        """Its stream has, or we gave it up; if nobody waits any more, too."""
         self.prefilling: Prefilling | None = None
 
     def counted(self, delta: Delta) -> None:
@@ -95,6 +99,10 @@ class Decoding(Attempt):
                 delta.cached_tokens = known  # what the prompt has cost only the prefill engine knows
         if delta.cached_tokens is not None:
             super().counted(delta)
+
+    def on_end(self, error: EngineError | None) -> None:
+        self.ended = True
+        super().on_end(error)
 
     def loosen(self) -> None:
         """All is over."""
@@ -122,5 +130,9 @@ class _Nobody:
         return bool(delta.token_ids)
 
 
-def _nothing() -> None:
+def _nothing(delta: Delta) -> None:
+    pass
+
+
+def _done() -> None:
     pass

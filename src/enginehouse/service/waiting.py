@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.pairs import Busy, Lack, NoPrefill
@@ -12,8 +12,9 @@ from enginehouse.core.routing.policy import AllExcluded, AllFull
 from enginehouse.domain.errors import EngineError, EnginehouseError, NoEngine, Overloaded
 from enginehouse.service.pools import Pools
 from enginehouse.service.request import RequestSettings
-from enginehouse.service.turns import Turns
+from enginehouse.service.turns import Ticket, Turns
 
+Awaited = Literal["turn", "engine", "prefill engine"]
 Unchosen = AllExcluded | AllFull | NoPrefill | Busy
 
 _ALL_FULL: Final = "every engine has all the requests it may have; try again later"
@@ -37,10 +38,10 @@ class Tried:
     """The last attempt's."""
     seen: int = 0
     """Version of the pools at the last look."""
-    until: float | None = None
-    """When it stops waiting for the fleet."""
-    turn_until: float | None = None
-    """When it stops waiting for a turn."""
+    until: dict[Awaited, float] = field(default_factory=dict)
+    """When it stops waiting for each."""
+    ticket: Ticket | None = None
+    """Its place among those that wait for a turn, if it has had to wait."""
     has_turn: bool = False
     """It was woken because there was room."""
 
@@ -63,20 +64,19 @@ class Waiting:
             case AllFull():
                 raise tried.error or refusal(why) from None
             case AllExcluded():
-                await self._engine(why, tried, self._settings.hold_timeout)
+                await self._engine(why, tried, "engine", self._settings.hold_timeout)
             case NoPrefill() if self._handover.prefill_missing != "wait":
                 raise tried.error or refusal(why) from None
+            case NoPrefill() if why.lack == "tried":
+                await self._engine(why, tried, "engine", self._settings.hold_timeout)
             case NoPrefill():
-                tried_all = why.lack == "tried"
-                await self._engine(
-                    why, tried, self._settings.hold_timeout if tried_all else self._handover.prefill_wait
-                )
+                await self._engine(why, tried, "prefill engine", self._handover.prefill_wait)
             case _:
                 assert_never(why)
 
     def took(self, tried: Tried, *, room: bool) -> None:
         """It was given engines. room: a prefill engine among them, whose next free place is for somebody else."""
-        tried.until = tried.turn_until = None
+        tried.until.clear()
         if room:
             tried.has_turn = False
         self.passed(tried)
@@ -88,26 +88,25 @@ class Waiting:
             self._turns.next()
 
     async def _turn(self, tried: Tried) -> None:
-        loop = asyncio.get_running_loop()
-        again = tried.has_turn
-        tried.turn_until = tried.turn_until or loop.time() + self._settings.first_token_timeout
-        if again and tried.excluded:
-            self._turns.next()  # the room may be at an engine that this request alone may not use
+        if tried.ticket is None:
+            tried.ticket = self._turns.ticket()
+        elif tried.has_turn and tried.excluded:
+            self._turns.next(tried.ticket)  # the room may be at an engine that this request alone may not use
         tried.has_turn = False
-        if not await self._turns.wait(tried.turn_until - loop.time(), again=again):
+        if not await self._turns.wait(tried.ticket, _left(tried, "turn", self._settings.first_token_timeout)):
             raise tried.error or Overloaded(_ALL_BUSY) from None
         tried.has_turn = True
 
-    async def _engine(self, why: Unchosen, tried: Tried, timeout: float) -> None:
+    async def _engine(self, why: Unchosen, tried: Tried, awaited: Awaited, timeout: float) -> None:
         self.passed(tried)
         # One that is out returns only after a check, so it may be tried again; one that is in failed just now.
-        tried.excluded &= self._pools.there()
+        there = self._pools.there()
+        checked = not tried.excluded <= there or awaited in tried.until
+        tried.excluded &= there
         error = tried.error
-        if error is not None and tried.excluded and not error.suspect:
+        if error is not None and tried.excluded and not checked and not error.suspect:
             raise error  # nothing says that another engine is about to come
-        loop = asyncio.get_running_loop()
-        tried.until = tried.until or loop.time() + timeout
-        if not await self._changed(tried.seen, tried.until - loop.time()):
+        if not await self._changed(tried.seen, _left(tried, awaited, timeout)):
             raise error or refusal(why) from None
 
     async def _changed(self, seen: int, timeout: float) -> bool:
@@ -120,6 +119,12 @@ class Waiting:
         except TimeoutError:
             return False
         return True
+
+
+def _left(tried: Tried, awaited: Awaited, timeout: float) -> float:
+    """Seconds of `timeout`, which began when it was first awaited."""
+    now = asyncio.get_running_loop().time()
+    return tried.until.setdefault(awaited, now + timeout) - now
 
 
 def refusal(why: Unchosen) -> EnginehouseError:

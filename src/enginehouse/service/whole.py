@@ -53,7 +53,7 @@ class Whole:
         request = self._request
         tokens = len(request.token_ids)
         leg.book(prompt, tokens, tokens - leg.decision.predicted)
-        attempt.begun = lambda: leg.computed(loop.time())
+        attempt.begun = lambda _: leg.computed(loop.time())
         watchdog = Watchdog(attempt, limits.token_timeout, loop)
         timeout = limits.first_token_timeout
         try:

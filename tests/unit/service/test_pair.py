@@ -157,6 +157,84 @@ def test_p7_a_failed_transfer_is_an_error_and_both_engines_are_in_doubt_for_the_
 
 
 @BOTH
+@pytest.mark.parametrize(("names", "kept"), [("pab", "p"), ("pqa", "a")])
+def test_p7_after_a_failed_transfer_an_engine_that_is_the_only_one_is_tried_with_another(
+    protocol: ProtocolName, names: str, kept: str
+) -> None:
+    async def scenario(world: World) -> None:
+        request = world.ask()
+        prefill, decode = await world.legs()
+        first = {world.whose(prefill), world.whose(decode)}
+        decode.end(errors.HandoverFailed("the transfer failed"))
+        prefill, decode = await world.legs()
+        assert first & {world.whose(prefill), world.whose(decode)} == {kept}
+        await world.answer()
+        assert (await request).attempts == 2
+
+        request = world.ask()
+        for _ in range(2):
+            _, decode = await world.legs()
+            decode.end(errors.HandoverFailed("the transfer failed"))
+        with pytest.raises(errors.HandoverFailed):
+            await request
+
+    play(scenario, names, protocol)
+
+
+@BOTH
+def test_p7_after_a_failed_transfer_of_the_only_two_nothing_is_left(protocol: ProtocolName) -> None:
+    async def scenario(world: World) -> None:
+        request = world.ask()
+        _, decode = await world.legs()
+        began = asyncio.get_running_loop().time()
+        decode.end(errors.HandoverFailed("the transfer failed"))
+        with pytest.raises(errors.HandoverFailed):
+            await request
+        assert asyncio.get_running_loop().time() - began < 1
+
+    play(scenario, "pa", protocol)
+
+
+def test_p7_after_a_failed_transfer_of_the_only_two_a_decode_engine_may_work_alone() -> None:
+    async def scenario(world: World) -> None:
+        request = world.ask()
+        _, decode = await world.legs()
+        decode.end(errors.HandoverFailed("the transfer failed"))
+        await asyncio.sleep(0.001)
+        alone = await world.call("a")
+        assert alone.request.handover is None
+        alone.deliver([7], Finish.STOP)
+        assert (await request).attempts == 2
+
+    play(scenario, "pa", VLLM, handover=HandoverSettings(prefill_missing="decode"))
+
+
+def test_p7_after_a_failed_transfer_an_engine_that_is_being_checked_is_waited_for() -> None:
+    async def scenario(world: World) -> None:
+        request = world.ask()
+        _, decode = await world.legs()
+        world.process["p"].break_links()
+        world.process["p"].refuses = errors.ProbeFailed("sick")
+        failed = world.whose(decode)
+        decode.end(errors.HandoverFailed("the transfer failed"))
+        await asyncio.sleep(0.1)
+        world.know("pabc")  # another decode engine is no help
+        await asyncio.sleep(0.1)
+        world.process["p"].refuses = None
+        prefill, decode = await world.legs()
+        assert world.whose(prefill) == "p"
+        assert world.whose(decode) != failed
+        await world.answer()
+        assert (await request).attempts == 2
+
+    async def prepared(world: World) -> None:
+        world.start("c")
+        await scenario(world)
+
+    play(prepared, "pab", VLLM)
+
+
+@BOTH
 def test_p7_a_decode_leg_that_breaks_off_is_a_well_formed_error_and_nothing_is_sent_twice(
     protocol: ProtocolName,
 ) -> None:
@@ -205,6 +283,19 @@ def test_a_prefill_engine_that_dies_after_the_answer_began_costs_nothing() -> No
         assert sink.ids == [7, 8]
         assert world.fleet.counters.suspicions == 1, "it is asked whether it is well all the same"
         assert world.meter.failed == []
+
+    play(scenario)
+
+
+def test_a_prefill_engine_that_fails_after_the_answer_began_is_free_at_once() -> None:
+    async def scenario(world: World) -> None:
+        request = world.ask()
+        prefill, decode = await world.legs()
+        decode.deliver([7])
+        prefill.end(errors.EngineFailed("no"))
+        assert {engine.name for engine in world.fleet.view().engines if engine.streams} == {"ns/a"}
+        decode.deliver([8], Finish.STOP)
+        assert (await request).attempts == 1
 
     play(scenario)
 
@@ -277,6 +368,22 @@ def test_a_prefill_leg_that_ends_just_as_the_client_leaves_has_its_blocks_fetche
         decode.deliver([7], Finish.LENGTH)
         await asyncio.sleep(0.001)
         assert world.generator.pairs.released == 1
+
+    play(scenario, protocol=VLLM)
+
+
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_a_decode_leg_that_fails_just_as_the_client_leaves_is_not_waited_for(*, fails_first: bool) -> None:
+    async def scenario(world: World) -> None:
+        request = world.ask()
+        _, decode = await world.legs()
+        for fails in (fails_first, not fails_first):
+            if fails:
+                decode.end(errors.EngineOverloaded("full"))
+            else:
+                request.cancel()
+        await asyncio.wait([request])
+        world.settled()
 
     play(scenario, protocol=VLLM)
 
@@ -514,6 +621,22 @@ def test_cached_tokens_are_those_of_the_prefill_engine(protocol: ProtocolName) -
     play(scenario, protocol=protocol)
 
 
+@BOTH
+def test_cached_tokens_are_told_though_the_decode_engine_says_none_before_we_stop_it(protocol: ProtocolName) -> None:
+    async def scenario(world: World) -> None:
+        sink = Sink(enough_after=2)
+        request = world.ask(sink)
+        prefill = await world.call(PREFILL)
+        prefill.deliver([9], Finish.LENGTH, cached=1)
+        decode = await world.call(DECODE)
+        decode.deliver([7])
+        decode.deliver([8])
+        await request
+        assert sink.cached == 1
+
+    play(scenario, protocol=protocol)
+
+
 def test_cached_tokens_of_a_vllm_decode_engine_are_only_what_it_fetched() -> None:
     async def scenario(world: World) -> None:
         sink = Sink()
@@ -542,9 +665,9 @@ def test_a_prefill_engine_that_keeps_nothing_is_at_fault_alone() -> None:
 
 def test_engines_whose_every_hand_over_fails_are_asked_whether_they_are_well() -> None:
     async def scenario(world: World) -> None:
-        for _ in range(3):
+        for attempts in (2, 2, 3):  # the last one is tried again with two that are well, it seems
             request = world.ask()
-            for _ in range(2):
+            for _ in range(attempts):
                 _, decode = await world.legs()
                 decode.end(errors.HandoverFailed("no"))
             with pytest.raises(errors.HandoverFailed):

@@ -9,11 +9,12 @@ from enginehouse.core.routing.handover_settings import HandoverSettings, Prefill
 from enginehouse.core.routing.pairs import Alone, PairDecision
 from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.domain import errors
-from enginehouse.domain.engine import ProtocolName
+from enginehouse.domain.engine import LINK, KvEventSource, ProtocolName
 from enginehouse.domain.handover import Fetch
 from enginehouse.domain.request import Sampling
 from enginehouse.domain.stream import Finish
 from enginehouse.service.generate import Choice, Outcome, RequestSettings, TokenRequest
+from enginehouse.testing.kv import FakePublisher, fake_stored
 from tests.unit.service.pair_world import DECODE, PREFILL, REQUEST, SGLANG, VLLM, World, play
 
 KEPT = Fetch(b"kept")
@@ -37,6 +38,22 @@ def test_p6_without_a_prefill_engine_requests_wait_for_one(protocol: ProtocolNam
         assert (await request).attempts == 1
 
     play(scenario, "a", protocol, handover=missing("wait"))
+
+
+def test_p6_and_once_more_as_long_when_the_one_that_came_is_lost() -> None:
+    async def scenario(world: World) -> None:
+        request = world.ask()
+        await asyncio.sleep(8)
+        await world.joined("pa")
+        await world.call("p")
+        began = asyncio.get_running_loop().time()
+        world.process["p"].break_links()
+        world.process["p"].refuses = errors.ProbeFailed("sick")
+        with pytest.raises(errors.EngineUnavailable):
+            await request
+        assert asyncio.get_running_loop().time() - began == pytest.approx(10, abs=0.1)
+
+    play(scenario, "a", handover=missing("wait"))
 
 
 @BOTH
@@ -109,6 +126,24 @@ def test_p6_without_a_decode_engine_requests_wait_a_moment(protocol: ProtocolNam
             await world.ask()
 
     play(scenario, "p", protocol)
+
+
+@BOTH
+def test_p6_a_moment_without_a_decode_engine_does_not_shorten_the_wait_for_a_prefill_engine(
+    protocol: ProtocolName,
+) -> None:
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        await world.joined("")
+        began = loop.time()
+        request = world.ask()
+        await asyncio.sleep(0.5)
+        world.know("a")
+        with pytest.raises(errors.NoEngine, match="no prefill engine"):
+            await request
+        assert loop.time() - began == pytest.approx(10.5, abs=0.3)
+
+    play(scenario, "pa", protocol, handover=missing("wait"))
 
 
 @BOTH
@@ -302,8 +337,10 @@ def test_the_room_of_an_sglang_leg_says_which_rank_prefills() -> None:
     play(prepared, "")
 
 
-@BOTH
-def test_both_engines_of_a_pair_are_known_to_hold_the_prompt(protocol: ProtocolName) -> None:
+@pytest.mark.parametrize(("protocol", "decodes"), [(SGLANG, 0), (VLLM, 96)])
+def test_engines_of_a_pair_are_known_to_hold_the_prompt_unless_they_forget_what_they_fetch(
+    protocol: ProtocolName, decodes: int
+) -> None:
     async def scenario(world: World) -> None:
         for process in world.process.values():
             process.answers = True
@@ -314,14 +351,32 @@ def test_both_engines_of_a_pair_are_known_to_hold_the_prompt(protocol: ProtocolN
             again = (await world.ask(request=request)).decision
             assert isinstance(again, PairDecision)
             assert again.prefill.chosen.name == first.prefill.chosen.name
-            assert (again.prefill.predicted, again.decode.predicted) == (96, 96)
-            assert again.decode.chosen.name == first.decode.chosen.name
+            assert (again.prefill.predicted, again.decode.predicted) == (96, decodes)
+            assert not decodes or again.decode.chosen.name == first.decode.chosen.name
         explained = world.generator.explain(request)
         assert isinstance(explained, PairDecision)
         held = {part.engine: part.held for part in (*explained.prefill.parts, *explained.decode.parts)}
-        assert sorted(held.values(), key=str) == [0, 0, 96, 96]
+        assert sorted(held.values(), key=int) == [0, 0, decodes, 96]
 
     play(scenario, "pqab", protocol, routing=RoutingSettings(policy="kv"))
+
+
+def test_what_a_decode_engine_of_sglang_keeps_it_tells_itself() -> None:
+    async def scenario(world: World) -> None:
+        request = TokenRequest(list(range(100)), 1, Sampling())
+        publisher = world.process["b"].kv[0] = FakePublisher()
+        await world.joined("pab")
+        publisher.publish(fake_stored(request.token_ids))
+        await asyncio.sleep(1)
+        choice = world.generator.explain(request)
+        assert isinstance(choice, PairDecision)
+        assert {part.engine: part.held for part in choice.decode.parts} == {"ns/a": 0, "ns/b": 96}
+
+    async def prepared(world: World) -> None:
+        world.start("b", kv_event_sources=(KvEventSource(0, LINK),))
+        await scenario(world)
+
+    play(prepared, "pa", routing=RoutingSettings(policy="kv"))
 
 
 def test_what_a_prefill_engine_had_cached_is_held_against_its_prediction_alone() -> None:
@@ -398,6 +453,51 @@ def test_room_that_the_first_may_not_use_goes_to_the_next() -> None:
                 call.deliver([7], Finish.LENGTH)
             await asyncio.sleep(0.001)
         await asyncio.gather(*running)
+
+    play(scenario, "pqab", handover=ONE_EACH)
+
+
+@BOTH
+def test_a_change_of_a_pool_leaves_those_who_wait_in_order(protocol: ProtocolName) -> None:
+    async def scenario(world: World) -> None:
+        requests = [world.ask() for _ in range(5)]
+        await asyncio.sleep(0.01)
+        await world.joined("pab")
+        await asyncio.sleep(0.01)
+        assert world.generator.pairs.waiting == 4
+        done: list[asyncio.Task[Outcome]] = []
+        for request in requests:
+            request.add_done_callback(done.append)
+        while len(done) < 5:
+            for call in (*world.open("p"), *world.open("ab")):
+                call.deliver([7], Finish.LENGTH)
+            await asyncio.sleep(0.001)
+        assert done == requests
+
+    play(scenario, "pa", protocol, handover=ONE_EACH)
+
+
+def test_room_that_the_first_two_may_not_use_goes_to_the_third() -> None:
+    async def scenario(world: World) -> None:
+        requests = [world.ask(), world.ask()]
+        await asyncio.sleep(0.001)
+        for waiting in (1, 2):  # those that failed at q may only go to p now
+            world.open("q")[0].end(errors.EngineOverloaded("full"))
+            requests.append(world.ask())
+            await asyncio.sleep(0.001)
+            assert world.generator.pairs.waiting == waiting
+        requests.append(world.ask())
+        await asyncio.sleep(0.001)
+        assert world.generator.pairs.waiting == 3
+        world.open("q")[0].deliver([9], Finish.LENGTH)
+        await asyncio.sleep(0.001)
+        assert len(world.open("q")) == 1
+        assert world.generator.pairs.waiting == 2
+        while world.open("pqab"):
+            for call in world.open("pqab"):
+                call.deliver([7], Finish.LENGTH)
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*requests)
 
     play(scenario, "pqab", handover=ONE_EACH)
 

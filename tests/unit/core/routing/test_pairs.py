@@ -86,11 +86,11 @@ def test_the_prefill_rank_is_where_least_is_left_to_compute(
 
 
 def test_prompt_tokens_that_are_computed_cost_a_prefill_rank_nothing() -> None:
-    """They wait to be fetched: no step of the engine is slower for them."""
+    """They wait to be fetched: no step of the engine is slower for them, nor for their requests."""
     of = pools(2, 1)
     busy(of[0][0], 3, 90_000, 0)
     busy(of[0][1], 1, 400, 400)
-    choice = router()
+    choice = router(kv_request_weight=1000.0)
     assert {pair(choice, of)[0] for _ in range(30)} == {"p0"}
 
 
