@@ -81,7 +81,7 @@ def test_two_pools_prefill_and_decode(start: Start) -> None:
     assert sorted(left[2:4]) == [0, 12], "the leaver gets nothing new"
     assert "prefill pool: 3 serve" in shown
     assert "serving pool: 1 serve" in shown
-    assert "Its stream ended whole: 100 pieces of text, finish_reason length." in shown
+    assert "Its stream ended whole: 100 tokens, finish_reason length." in shown
     assert "Traceback" not in shown
 
 
