@@ -1,7 +1,8 @@
 """What a hand-over costs the frontend: the first token it adds, and CPU per token, beside the same engine kind alone.
 
 `python -m bench.pairs --json`. One prefill and one decode mock for each protocol beside an aggregated one; the two
-frontends of a protocol are measured in turns, in the same run. What the mocks need to meet is in the first token too.
+frontends of a protocol are measured in turns, in the same run. What the mocks need to meet is in the first token of
+both legs whoever sends them: it is measured in the same turns with no frontend between, and taken off.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvloop
 
+from bench.bare_pairs import Bare
 from bench.contestants import Program, free_port, running, wait_listening, wait_serving
 from bench.load import Load, close, connect, drive, request_bytes
 
 FIRST_TOKEN_MS = {"sglang": 1.0, "vllm": 2.0, "vllm-native": 2.0}
 CPU_RATIO = 1.1
 AGGREGATED, APART = "aggregated", "apart"
+BARE_AGGREGATED, BARE_APART = "aggregated, no frontend", "apart, no frontend"
 
 Figures = dict[str, list[float]]
 
@@ -40,6 +44,12 @@ def _engine(stack: ExitStack, folder: Path, protocol: str, role: str, pace: floa
     return f"grpc://127.0.0.1:{port}{hint}"
 
 
+def _port(engine: str) -> int:
+    port = urlsplit(engine).port
+    assert port is not None
+    return port
+
+
 def _frontend(stack: ExitStack, folder: Path, name: str, engines: Sequence[str]) -> Program:
     port = free_port()
     command = [sys.executable, "-m", "enginehouse", "serve", "--port", str(port), "--shutdown-grace", "0"]
@@ -50,21 +60,29 @@ def _frontend(stack: ExitStack, folder: Path, name: str, engines: Sequence[str])
     return program
 
 
-async def _first_tokens(programs: dict[str, Program], samples: int, figures: Figures, protocol: str) -> None:
+async def _first_tokens(
+    programs: dict[str, Program], bare: Bare, samples: int, figures: Figures, protocol: str
+) -> None:
     load = Load(streams=1, requests=1, max_tokens=2)
     clients = {name: (await connect(program.port, 1))[0] for name, program in programs.items()}
-    taken: dict[str, list[float]] = {name: [] for name in programs}
-    for number in range(samples + 20):
-        names = list(clients)
-        for name in names if number % 2 else reversed(names):
-            await clients[name].ask(request_bytes(load, 1_000_000 + number))
-            first = clients[name].first_token
-            assert first is not None
-            if number >= 20:  # the first ones open connections and warm caches
+    taken: dict[str, list[float]] = {name: [] for name in (*programs, BARE_AGGREGATED, BARE_APART)}
+    try:
+        await bare.open()
+        for number in range(samples + 20):
+            names = list(clients)
+            for name in names if number % 2 else reversed(names):
+                await clients[name].ask(request_bytes(load, 1_000_000 + number))
+                first = clients[name].first_token
+                assert first is not None
                 taken[name].append(first)
-    close(list(clients.values()))
+            taken[BARE_AGGREGATED].append(await bare.aggregated())
+            taken[BARE_APART].append(await bare.apart())
+    finally:
+        close(list(clients.values()))
+        await bare.close()
     for name, values in taken.items():
-        figures[f"{protocol}, {name}: first token ms"] = [statistics.median(values) * 1e3]
+        # The first ones open connections and warm caches.
+        figures[f"{protocol}, {name}: first token ms"] = [statistics.median(values[20:]) * 1e3]
 
 
 async def _cpu(programs: dict[str, Program], load: Load, rounds: int, figures: Figures, protocol: str) -> None:
@@ -97,7 +115,8 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
                 if pace:
                     await _cpu(programs, load, options.rounds, figures, protocol)
                 else:
-                    await _first_tokens(programs, options.samples, figures, protocol)
+                    bare = Bare(protocol, *(_port(engine) for engine in (alone, *pair)))
+                    await _first_tokens(programs, bare, options.samples, figures, protocol)
     medians = {what: statistics.median(values) for what, values in figures.items()}
     bars = _bars(medians, options.protocols.split(","))
     return {
@@ -115,8 +134,9 @@ def _bars(medians: dict[str, float], protocols: Sequence[str]) -> list[dict[str,
 
     for protocol in protocols:
         first, cpu = f"{protocol}, {{}}: first token ms", f"{protocol}, {{}}: CPU us per token"
-        added = medians[first.format(APART)] - medians[first.format(AGGREGATED)]
-        bar(f"{protocol}: first token added by a hand-over", added, FIRST_TOKEN_MS[protocol], "ms")
+        whole = medians[first.format(APART)] - medians[first.format(AGGREGATED)]
+        engines = medians[first.format(BARE_APART)] - medians[first.format(BARE_AGGREGATED)]
+        bar(f"{protocol}: first token added by a hand-over", whole - engines, FIRST_TOKEN_MS[protocol], "ms")
         ratio = medians[cpu.format(APART)] / medians[cpu.format(AGGREGATED)]
         bar(f"{protocol}: CPU per token, apart", ratio, CPU_RATIO, "of aggregated")
     return bars
@@ -128,7 +148,7 @@ def show(result: dict[str, object]) -> None:
     assert isinstance(figures, dict)
     assert isinstance(bars, list)
     for what, value in figures.items():
-        print(f"{what:48}{value:>12.3f}")
+        print(f"{what:56}{value:>12.3f}")
     print()
     for bar in bars:
         verdict = "met" if bar["met"] else "MISSED"
