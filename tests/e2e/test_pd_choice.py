@@ -39,7 +39,6 @@ def test_p6_without_a_prefill_engine_a_request_waits_for_one(pools: FilePools) -
     d, p = pools.decode("d"), pools.prefill("p")
     pools.join(d)
     front = pools.front("--topology", "disaggregated", "--prefill-wait", 50, ready=False)
-    front.wait_listening()
     only_prefill_is_missing(front)
     waiting = stream(front)
     pools.join(p)
@@ -53,7 +52,6 @@ def test_p6_the_wait_for_a_prefill_engine_has_an_end(pools: FilePools) -> None:
     d = pools.decode("d")
     pools.join(d)
     front = pools.front("--topology", "disaggregated", "--prefill-wait", 0.5, ready=False)
-    front.wait_listening()
     only_prefill_is_missing(front)
     answer = ask(front)
     assert answer.status == 503

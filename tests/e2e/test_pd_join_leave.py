@@ -31,14 +31,14 @@ pytestmark = pytest.mark.e2e
 AWAY = ("draining", "unready", "suspect", "failed", "probing", "gone", None)
 
 
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+PODS = pytest.mark.rig("kube")
 
 
-@pytest.fixture(params=["flags", "file", pytest.param("pods", marks=pytest.mark.rig("kube"))])
-def pools(request: pytest.FixtureRequest, tmp_path: Path, engine: MakeEngine, front: MakeFront, protocol: str) -> Pools:
-    match request.param:
+@pytest.fixture
+def pools(
+    request: pytest.FixtureRequest, tmp_path: Path, engine: MakeEngine, front: MakeFront, source: str, protocol: str
+) -> Pools:
+    match source:
         case "flags":
             return FlagPools(protocol, engine, front)
         case "file":
@@ -47,6 +47,15 @@ def pools(request: pytest.FixtureRequest, tmp_path: Path, engine: MakeEngine, fr
             return PodPools(protocol, engine, front, request.getfixturevalue("cluster"))
 
 
+@pytest.mark.parametrize(
+    ("source", "protocol"),
+    [
+        ("flags", "sglang"),
+        ("flags", "vllm"),
+        ("file", "vllm-native"),
+        *(pytest.param("pods", protocol, marks=PODS) for protocol in PROTOCOLS),
+    ],
+)
 def test_prefill_and_decode_engines_join_and_leave_under_traffic(pools: Pools) -> None:
     p1, p2 = (pools.prefill(name) for name in ("p1", "p2"))
     d1, d2 = (pools.decode(name) for name in ("d1", "d2"))
@@ -80,9 +89,10 @@ def test_prefill_and_decode_engines_join_and_leave_under_traffic(pools: Pools) -
         assert {line["max_tokens"] for line in prefill.seen("request")} <= {1}
 
 
-@pytest.mark.parametrize("pools", ["file"], indirect=True)
+@pytest.mark.parametrize("source", ["file"])
+@pytest.mark.parametrize("protocol", ["sglang", "vllm"])
 @pytest.mark.parametrize("leaves", ["prefill", "decode"])
-def test_withdrawing_either_engine_lets_the_pair_finish(pools: Pools, leaves: str, protocol: str) -> None:
+def test_withdrawing_either_engine_lets_the_pair_finish(pools: Pools, leaves: str) -> None:
     """Withdrawn while the cache is on its way: the pair goes on to its end, and nothing new goes there."""
     p1, p2 = pools.prefill("p1", handover_hold=True), pools.prefill("p2")
     d1, d2 = (pools.decode(name) for name in ("d1", "d2"))
