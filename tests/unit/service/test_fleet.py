@@ -600,6 +600,22 @@ def test_g9_a_canary_has_to_end_well_not_only_to_begin() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_p1_an_answer_that_ends_well_makes_up_for_hand_overs_that_timed_out(*, answered: bool) -> None:
+    async def scene(world: World) -> None:
+        await world.serve(A, B)
+        member = world.member("e1")
+        for _ in range(2):
+            if answered:
+                world.fleet.report_success(member)
+            await asyncio.sleep(100)  # the other doubts are forgotten by then
+            world.fleet.report_unmet(member, "no first token")
+            await asyncio.sleep(30)
+        assert world.state("e1") is (State.SERVING if answered else State.SUSPECT)
+
+    play(scene)
+
+
 def test_the_topology_is_told_once_when_it_is_decided() -> None:
     async def scene(world: World) -> None:
         with capture_logs() as logs:
