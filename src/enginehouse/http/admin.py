@@ -15,6 +15,7 @@ from enginehouse.core.openai.refusals import printable
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.domain.errors import ModelNotFound
 from enginehouse.http import kv_page, pools_page
+from enginehouse.http.loads import Loads, by_engine
 from enginehouse.service.drain import Readiness
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import EngineView, FeedView
@@ -94,6 +95,7 @@ class Admin:
         card, reasons = view.card, self._readiness.reasons()
         kv = self._kv() if self._kv is not None else None
         pools = self._pools() if self._pools is not None else None
+        loads = by_engine(self._ledger)
         body = msgspec.json.encode(
             {
                 "ready": not reasons,
@@ -102,10 +104,10 @@ class Admin:
                 "topology": {"name": view.topology, "why": view.topology_reason},
                 "policy": self._policy,
                 # A request on two engines is charged to both; the one that prefills is not asked for its answer.
-                "requests_in_flight": self._ledger.in_flight - pools_page.handovers(view.engines, self._ledger),
-                "pools": None if pools is None else pools_page.of_pools(pools, view.engines, self._ledger),
+                "requests_in_flight": self._ledger.in_flight - pools_page.handovers(view.engines, loads),
+                "pools": None if pools is None else pools_page.of_pools(pools, view.engines, loads),
                 "kv_index": None if kv is None else kv_page.of_index(kv),
-                "engines": [self._engine(engine, kv, pools) for engine in view.engines],
+                "engines": [_engine(engine, loads, kv, pools) for engine in view.engines],
                 "feeds": [_feed(feed) for feed in view.feeds],
             }
         )
@@ -121,43 +123,42 @@ class Admin:
             for name in (card.model, *card.aliases)
         ]
 
-    def _engine(self, engine: EngineView, kv: KvView | None, pools: PoolsView | None) -> dict[str, Any]:
-        info = engine.info
-        loads = [
+
+def _engine(engine: EngineView, loads: Loads, kv: KvView | None, pools: PoolsView | None) -> dict[str, Any]:
+    info = engine.info
+    return {
+        "id": engine.engine_id,
+        "name": engine.name,
+        "incarnation": engine.incarnation,
+        "state": engine.state.value,
+        "reason": engine.reason or None,
+        "state_seconds": round(engine.state_seconds, 3),
+        "next_try_seconds": _rounded(engine.next_try),
+        "kept_for_seconds": _rounded(engine.kept_for),
+        "drain_left_seconds": _rounded(engine.drain_left),
+        "streams": engine.streams,
+        "load": [
             {"rank": rank, "requests": load.requests, "prompt_tokens": load.tokens}
-            for (engine_id, incarnation, rank), load in self._ledger
-            if (engine_id, incarnation) == (engine.engine_id, engine.incarnation)
-        ]
-        return {
-            "id": engine.engine_id,
-            "name": engine.name,
-            "incarnation": engine.incarnation,
-            "state": engine.state.value,
-            "reason": engine.reason or None,
-            "state_seconds": round(engine.state_seconds, 3),
-            "next_try_seconds": _rounded(engine.next_try),
-            "kept_for_seconds": _rounded(engine.kept_for),
-            "drain_left_seconds": _rounded(engine.drain_left),
-            "streams": engine.streams,
-            "load": loads,
-            "url": engine.url,
-            "role": engine.role,
-            **({} if pools is None else pools_page.of_engine(pools, engine, self._ledger)),
-            "group": engine.group,
-            "meets_at": None if engine.meeting_point is None else _authority(*engine.meeting_point),
-            "feeds": engine.feeds,
-            "pod": None if engine.pod is None else msgspec.to_builtins(engine.pod),
-            "protocol": None if info is None else info.protocol,
-            "model": None if info is None else info.model,
-            "context_length": None if info is None else info.context_length,
-            "block_size": None if info is None else info.block_size,
-            "transfer_backend": None if info is None else info.transfer_backend,
-            "kv_dtype": None if info is None else info.kv_dtype,
-            "ranks": None if info is None else info.ranks,
-            "instance": None if info is None else info.instance_id,
-            "version": None if info is None else info.version,
-            "kv": None if kv is None else kv_page.of_engine(kv, engine.engine_id, engine.incarnation),
-        }
+            for rank, load in loads.get((engine.engine_id, engine.incarnation), ())
+        ],
+        "url": engine.url,
+        "role": engine.role,
+        **({} if pools is None else pools_page.of_engine(pools, engine, loads)),
+        "group": engine.group,
+        "meets_at": None if engine.meeting_point is None else _authority(*engine.meeting_point),
+        "feeds": engine.feeds,
+        "pod": None if engine.pod is None else msgspec.to_builtins(engine.pod),
+        "protocol": None if info is None else info.protocol,
+        "model": None if info is None else info.model,
+        "context_length": None if info is None else info.context_length,
+        "block_size": None if info is None else info.block_size,
+        "transfer_backend": None if info is None else info.transfer_backend,
+        "kv_dtype": None if info is None else info.kv_dtype,
+        "ranks": None if info is None else info.ranks,
+        "instance": None if info is None else info.instance_id,
+        "version": None if info is None else info.version,
+        "kv": None if kv is None else kv_page.of_engine(kv, engine.engine_id, engine.incarnation),
+    }
 
 
 def _authority(host: str, port: int) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from enginehouse.core.membership.states import State
-from enginehouse.core.routing.ledger import Ledger
 from enginehouse.domain.engine import Role
+from enginehouse.http.loads import Loads
 from enginehouse.service.membership import EngineView
 from enginehouse.service.pools_view import PoolsView
 
 
-def of_pools(view: PoolsView, engines: Iterable[EngineView], ledger: Ledger) -> dict[str, Any]:
+def of_pools(view: PoolsView, engines: Iterable[EngineView], loads: Loads) -> dict[str, Any]:
     """Who serves in each pool, what the prefill pool lacks, and how many requests are where between the two."""
     serving = [engine for engine in engines if engine.state is State.SERVING]
     prefill = [engine for engine in serving if engine.role is Role.PREFILL]
@@ -20,23 +20,26 @@ def of_pools(view: PoolsView, engines: Iterable[EngineView], ledger: Ledger) -> 
         "serving": {"engines": len(serving) - len(prefill)},
         "prefill": {"engines": len(prefill), "missing": view.missing, "then": view.then},
         "pairs_in_flight": sum(view.counts.in_flight.values()) // 2,
-        "handovers_under_way": handovers(engines, ledger),
+        "handovers_under_way": handovers(engines, loads),
         "handovers_waiting": view.counts.waiting,
         "max_handovers_per_prefill": view.settings.max_handovers_per_prefill,
     }
 
 
-def of_engine(view: PoolsView, engine: EngineView, ledger: Ledger) -> dict[str, Any]:
+def of_engine(view: PoolsView, engine: EngineView, loads: Loads) -> dict[str, Any]:
     """Which pool it belongs to, as far as that is known, and how many pairs it is in."""
     prefills = engine.role is Role.PREFILL
     return {
         "pool": None if engine.role is None else "prefill" if prefills else "serving",
         "pairs": view.counts.in_flight.get((engine.engine_id, engine.incarnation), 0),
-        "handovers": handovers((engine,), ledger) if prefills else None,
+        "handovers": handovers((engine,), loads) if prefills else None,
     }
 
 
-def handovers(engines: Iterable[EngineView], ledger: Ledger) -> int:
-    """Prompts that prefill engines have at work: a place of theirs is free again once the cache is ready to pass."""
+def handovers(engines: Iterable[EngineView], loads: Loads) -> int:
+    """Prompts that prefill engines have at work or keep: a place is free again once the cache has passed.
+
+    SGLang's has when its prefill leg ends, vLLM's when the decode engine's first token comes.
+    """
     keys = {(engine.engine_id, engine.incarnation) for engine in engines if engine.role is Role.PREFILL}
-    return sum(load.requests for (engine_id, incarnation, _), load in ledger if (engine_id, incarnation) in keys)
+    return sum(load.requests for key in keys for _, load in loads.get(key, ()))

@@ -14,6 +14,7 @@ from enginehouse.core.routing.pairs import PoolLack
 from enginehouse.domain.engine import Role
 from enginehouse.http import pools_page
 from enginehouse.http.fleet_table import render
+from enginehouse.http.loads import by_engine
 from enginehouse.service.membership import EngineView
 from enginehouse.service.pair_counts import PairCounts
 from enginehouse.service.pools_view import PoolsView
@@ -61,7 +62,7 @@ def in_flight() -> tuple[PairCounts, Ledger]:
 
 def test_pools_are_counted_by_who_serves_and_pairs_once() -> None:
     counts, ledger = in_flight()
-    assert pools_page.of_pools(view(counts=counts), FLEET, ledger) == {
+    assert pools_page.of_pools(view(counts=counts), FLEET, by_engine(ledger)) == {
         "serving": {"engines": 2},
         "prefill": {"engines": 1, "missing": None, "then": None},
         "pairs_in_flight": 3,
@@ -84,7 +85,7 @@ def test_pools_are_counted_by_who_serves_and_pairs_once() -> None:
 def test_each_engine_has_its_pool_and_its_pairs(name: str, expected: dict[str, Any]) -> None:
     counts, ledger = in_flight()
     (one,) = (e for e in FLEET if e.engine_id == name)
-    assert pools_page.of_engine(view(counts=counts), one, ledger) == expected
+    assert pools_page.of_engine(view(counts=counts), one, by_engine(ledger)) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,8 @@ def test_p6_a_missing_prefill_pool_is_shown_with_what_becomes_of_requests(
 
 def page(seen: PoolsView, ledger: Ledger, *, group: str | None = None) -> dict[str, Any]:
     shown = [cli.engine(name=e.name, state=e.state.value, role=e.role, group=group) for e in FLEET]
-    engines = [one | pools_page.of_engine(seen, e, ledger) for one, e in zip(shown, FLEET, strict=True)]
-    return cli.page(*engines, pools=pools_page.of_pools(seen, FLEET, ledger))
+    engines = [one | pools_page.of_engine(seen, e, by_engine(ledger)) for one, e in zip(shown, FLEET, strict=True)]
+    return cli.page(*engines, pools=pools_page.of_pools(seen, FLEET, by_engine(ledger)))
 
 
 def section(lines: list[str], head: str) -> list[list[str]]:
@@ -141,7 +142,7 @@ def test_p6_the_table_says_what_a_missing_pool_means() -> None:
     seen = view("none", max_handovers_per_prefill=0)
     gone = page(seen, Ledger())
     gone["engines"] = []
-    gone["pools"] = pools_page.of_pools(seen, (), Ledger())
+    gone["pools"] = pools_page.of_pools(seen, (), by_engine(Ledger()))
     lines = render(gone)
     assert lines[1].endswith("(no limit per prefill rank)")
     assert "prefill pool: 0 serve; no prefill engine serves: requests wait up to 10 s for one, then 503" in lines
