@@ -1,6 +1,6 @@
 """What one KV event means, whatever it holds: decoded already, a map or a positional array, of any release.
 
-Nothing is taken for granted here, so it costs some microseconds; plain events are read in `kv_events` itself.
+Nothing is taken for granted here, so it costs some microseconds; plain events are read in `kv_plain`.
 """
 
 from __future__ import annotations
