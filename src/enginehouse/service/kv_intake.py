@@ -41,8 +41,6 @@ class Intake:
         self._waiting: deque[RankFeed] = deque()
         self._queued: set[RankFeed] = set()
         self._handle: asyncio.Handle | None = None
-        self.turns = 0
-        """Pieces of work so far."""
 
     def stir(self, feed: RankFeed) -> None:
         """This rank has something to work off."""
@@ -64,7 +62,6 @@ class Intake:
 
     def _work(self) -> None:
         self._handle = None
-        self.turns += 1
         left = self._budget()
         while left > 0 and self._waiting:
             feed = self._waiting.popleft()
