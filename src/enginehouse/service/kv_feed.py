@@ -15,6 +15,7 @@ import structlog
 
 from enginehouse.core.kv import cursor
 from enginehouse.core.kv.knowledge import Knowledge, slices, weight
+from enginehouse.core.kv.rank import CREDITED
 from enginehouse.domain.kv import KvEvent, RankKey, Trust
 from enginehouse.ports import KvSubscription
 from enginehouse.service.kv_bounds import Replays, Room
@@ -205,7 +206,7 @@ class RankFeed:
         self._count(before)
         if isinstance(event, cursor.Lost) and before.connected and not before.can_replay:
             self._knowledge.clear(self.key, sent=True)  # nobody can tell whether it is another process that comes back
-        if self._state.trust in (Trust.NONE, Trust.REPLAYING, Trust.GAP):
+        if self._state.trust not in CREDITED:
             self._believe()  # at once; better news only when all is applied
         cost = 1
         then: cursor.Event | None = None
