@@ -33,9 +33,8 @@ class Publisher:
         self._encode = encode
         self._faults = faults
         self._next = 0
-        self._to_drop = faults.kv_drop_batches
-        self._to_garble = faults.kv_garbage_batches
-        self._buffer: deque[Batch] = deque(maxlen=faults.kv_buffer_batches)
+        self._buffer: deque[Batch] = deque()
+        self.set_faults(faults)
 
     def set_faults(self, faults: Faults) -> None:
         """Misbehave like this from now on."""
