@@ -72,7 +72,7 @@ def ask(state: CursorState, now: float) -> Step:
     if state.suspect:
         state = replace(state, doubt=True, suspect=False)
     start = cursor if state.doubt else cursor + 1
-    state = replace(count(state, replays=1), asks=state.asks + 1, replay=Replay(state.asks + 1))
+    state = replace(count(state, replays=1), asks=state.asks + 1, replay=Replay())
     if start == 0:
         state = replace(state, whole_at=now)
     return state, (AskReplay(state.asks, start),)

@@ -18,7 +18,7 @@ _REST = 30.0
 def replayed(state: CursorState, batch: Replayed, now: float) -> Step:
     """Take one batch of a replay."""
     replay, cursor = state.replay, state.cursor
-    if replay is None or replay.ask != batch.ask:
+    if replay is None or state.asks != batch.ask:
         return state, (Drop(),)
     assert cursor is not None
     if batch.seq == state.live and batch.mark != state.live_mark:
@@ -56,7 +56,7 @@ def _take(state: CursorState, replay: Replay, batch: Replayed) -> CursorState:
 def replay_ended(state: CursorState, ended: ReplayEnded, now: float) -> Step:
     """Is the view whole now, or what next?"""
     replay, cursor = state.replay, state.cursor
-    if replay is None or replay.ask != ended.ask:
+    if replay is None or state.asks != ended.ask:
         return state, ()
     assert cursor is not None
     if replay.progress:

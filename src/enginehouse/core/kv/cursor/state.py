@@ -29,9 +29,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replay under way."""
+    """A replay under way: the newest that was asked for."""
 
-    ask: int
     heard: bool = False
     """It has brought a batch, whether we needed it or not."""
     progress: bool = False
