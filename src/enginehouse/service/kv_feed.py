@@ -1,13 +1,12 @@
-"""Drives the cursor of one rank's KV events: what arrives waits here, and is worked off in slices.
+"""Drives the cursor of one rank's KV events: what arrives waits, and is worked off in slices.
 
 The cursor decides which batches count, the knowledge what they mean. This file only carries things from one to the
-other, in the order in which they came, and keeps what waits within bounds.
+other, in the order in which they came.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -18,15 +17,12 @@ from enginehouse.core.kv.knowledge import Knowledge, slices, weight
 from enginehouse.core.kv.rank import CREDITED
 from enginehouse.domain.kv import KvEvent, RankKey, Trust
 from enginehouse.ports import KvSubscription
+from enginehouse.service.kv_backlog import Backlog
 from enginehouse.service.kv_bounds import Replays, Room
 from enginehouse.service.kv_lines import Lines
 
 log = structlog.get_logger("enginehouse.kv")
 
-MOST_BATCHES = 16_384
-"""Batches of one rank that may wait: more than the history that engines keep by default (10,000)."""
-MOST_BYTES = 32 * 1024 * 1024
-"""Bytes of one rank's batches that may wait, and again as many that the cursor holds back during a replay."""
 _BYTES_PER_BLOCK = 256
 """Reading so many bytes of a batch takes about as long as applying one block."""
 
@@ -48,7 +44,7 @@ class RankFeed:
         self._knowledge = knowledge
         self._loop = loop
         self._stir = stir
-        self._shared = room
+        self._backlog = Backlog(room)
         self._replays = replays
         self._lines = Lines()
         self._subscription: KvSubscription | None = None
@@ -56,17 +52,8 @@ class RankFeed:
         self._checks_rank = False
         self._state = cursor.CursorState(can_replay=False)
         self._believed = (self._state.trust, self._state.reason)
-        self._inbox: deque[tuple[cursor.Event, bytes, float]] = deque()
-        """With the time of arrival."""
-        self._inbox_bytes = 0
-        self._released: deque[tuple[int, bytes]] = deque()
-        """Batches that were held, to be said before anything else."""
-        self._held: deque[tuple[int, bytes]] = deque()
-        self._held_bytes = 0
         self._slices: Iterator[KvEvent] | None = None
         """Of the batch that is being applied."""
-        self._taken_at = 0.0
-        """When that arrived, or when those before it were released."""
         self._asked = 0
         """Number of the replay that was begun last."""
         self._cut_replay = -1
@@ -86,11 +73,7 @@ class RankFeed:
     def close(self) -> None:
         """Nothing that comes or waits changes anything any more."""
         self._closed = True
-        self._shared.give(sum(len(payload) for event, payload, _ in self._inbox if isinstance(event, cursor.Live)))
-        self._shared.give(sum(len(payload) for _, payload in self._released))
-        self._inbox.clear()
-        self._released.clear()
-        self._discard()
+        self._backlog.clear()
         self._replays.forget(self)
         self._replays.over(self)
         self._slices = None
@@ -107,18 +90,16 @@ class RankFeed:
 
     def live(self, seq: int, payload: bytes) -> None:
         """A batch as it was published."""
-        if self._closed:
+        if self._closed or self._put(cursor.Live(seq, cursor.mark(payload)), payload):
             return
-        if self._room(payload) and self._shared.take(len(payload)):
-            self._put(cursor.Live(seq, cursor.mark(payload)), payload)
-        elif not self._inbox or not isinstance(self._inbox[-1][0], cursor.Overflowed):
+        if not isinstance(self._backlog.newest, cursor.Overflowed):
             self._knowledge.heard(self.key).overflows += 1
             self.say(cursor.Overflowed())
 
     def replayed(self, seq: int, payload: bytes) -> None:
         """A batch that was asked for. One that finds no room is asked for again, when the replay ends."""
-        if self._cut_replay != self._asked and self._room(payload):
-            self._put(cursor.Replayed(self._asked, seq, cursor.mark(payload)), payload)
+        batch = cursor.Replayed(self._asked, seq, cursor.mark(payload))
+        if self._cut_replay != self._asked and self._put(batch, payload):
             self._replays.came(self)
         else:
             self._cut_replay = self._asked
@@ -129,41 +110,35 @@ class RankFeed:
 
     def say(self, event: cursor.Event) -> None:
         """Anything else that happened."""
-        if not self._closed:
-            self._put(event, b"")
+        self._put(event, b"")
 
     def distrust(self, reason: str) -> None:
         """Predictions from its events proved wrong."""
         self.say(cursor.Distrusted(reason))
 
-    def _room(self, payload: bytes) -> bool:
-        return not self._closed and len(self._inbox) < MOST_BATCHES and self._inbox_bytes + len(payload) <= MOST_BYTES
-
-    def _put(self, event: cursor.Event, payload: bytes) -> None:
-        self._inbox.append((event, payload, self._loop.time()))
-        self._inbox_bytes += len(payload)
+    def _put(self, event: cursor.Event, payload: bytes) -> bool:
+        if self._closed or not self._backlog.add(event, payload, self._loop.time()):
+            return False
         self._stir(self)
+        return True
 
     # What is done about it.
 
     @property
     def busy(self) -> bool:
         """There is something to work off."""
-        return bool(self._inbox or self._released or self._slices is not None)
+        return self.waiting > 0
 
     @property
     def waiting(self) -> int:
         """Batches, and other news, that are not worked off; one that is begun counts."""
-        return len(self._inbox) + len(self._released) + (self._slices is not None)
+        return len(self._backlog) + (self._slices is not None)
 
     def report(self) -> None:
         """Bring up to date, in what is known of the rank, what changes without its doing."""
         heard = self._knowledge.heard(self.key)
         heard.waiting = self.waiting
-        if self._slices is not None or self._released:
-            heard.waiting_since = self._taken_at
-        else:
-            heard.waiting_since = self._inbox[0][2] if self._inbox else None
+        heard.waiting_since = self._backlog.since if self._slices is None else self._backlog.taken_at
 
     def work(self, budget: int) -> int:
         """Apply about so many blocks; returns how many it was."""
@@ -171,16 +146,8 @@ class RankFeed:
         while left > 0 and self.busy:
             if self._slices is not None:
                 left -= self._apply_next(self._slices)
-            elif self._released:
-                seq, payload = self._released.popleft()
-                self._shared.give(len(payload))
-                left -= self._step(cursor.Held(seq, cursor.mark(payload)), payload)
             else:
-                event, payload, self._taken_at = self._inbox.popleft()
-                self._inbox_bytes -= len(payload)
-                if isinstance(event, cursor.Live):
-                    self._shared.give(len(payload))
-                left -= self._step(event, payload)
+                left -= self._step(*self._backlog.take())
         return budget - left
 
     def _apply_next(self, events: Iterator[KvEvent]) -> int:
@@ -222,13 +189,13 @@ class RankFeed:
                         then = cursor.Undecodable(event.seq)
                 case cursor.Hold():
                     assert isinstance(event, cursor.Live | cursor.Held)
-                    if not self._hold(event.seq, payload):
+                    if not self._backlog.hold(event.seq, payload):
+                        self._knowledge.heard(self.key).overflows += 1
                         then = cursor.Overflowed()
                 case cursor.Release():
-                    self._released, self._held, self._held_bytes = self._held, deque(), 0
-                    self._taken_at = now
+                    self._backlog.release(now)
                 case cursor.Discard():
-                    self._discard()
+                    self._backlog.discard()
                 case cursor.AskReplay():
                     self._replays.ask(self, partial(self._replay, intent.ask, intent.start))
                 case cursor.WakeAt():
@@ -264,23 +231,6 @@ class RankFeed:
                 log.warning("kv events of another rank", **self._who(), names=batch.rank)
         self._slices = slices(batch)
         return True
-
-    def _hold(self, seq: int, payload: bytes) -> bool:
-        """Keep a batch for later. False: there is no room, and nothing is kept any more."""
-        size = len(payload)
-        full = len(self._held) >= MOST_BATCHES or self._held_bytes + size > MOST_BYTES
-        if full or not self._shared.take(size):
-            self._discard()
-            self._knowledge.heard(self.key).overflows += 1
-            return False
-        self._held.append((seq, payload))
-        self._held_bytes += size
-        return True
-
-    def _discard(self) -> None:
-        self._shared.give(self._held_bytes)
-        self._held.clear()
-        self._held_bytes = 0
 
     def _wake(self, at: float) -> None:
         if self._timer is not None:

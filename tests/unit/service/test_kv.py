@@ -15,7 +15,7 @@ from enginehouse.domain.engine import LINK, KvEventSource
 from enginehouse.domain.errors import EngineOverloaded
 from enginehouse.domain.kv import Cleared, KvEvent, RankKey, Removed, Trust
 from enginehouse.domain.stream import Finish
-from enginehouse.service import kv_feed
+from enginehouse.service import kv_backlog, kv_feed
 from enginehouse.service.generate import Generator, RequestSettings
 from enginehouse.service.kv_bounds import AT_ONCE, LOOK
 from enginehouse.service.kv_claims import Claims
@@ -789,7 +789,7 @@ def test_the_more_waits_the_longer_a_turn_within_limits_and_it_shows() -> None:
 
 
 def test_what_comes_faster_than_it_is_applied_is_bounded_and_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_feed, "MOST_BATCHES", 5)
+    monkeypatch.setattr(kv_backlog, "MOST_BATCHES", 5)
 
     async def scenario(world: World) -> None:
         publisher = world.start("a")
@@ -806,7 +806,7 @@ def test_what_comes_faster_than_it_is_applied_is_bounded_and_fetched_again(monke
 
 
 def test_a_flood_of_bytes_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_feed, "MOST_BYTES", 8 * 5)  # a fake batch has 8
+    monkeypatch.setattr(kv_backlog, "MOST_BYTES", 8 * 5)  # a fake batch has 8
 
     async def scenario(world: World) -> None:
         publisher = world.start("a", replays=False)
@@ -827,7 +827,7 @@ def test_a_flood_of_bytes_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_batches_that_come_during_a_replay_are_held_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_feed, "MOST_BATCHES", 5)
+    monkeypatch.setattr(kv_backlog, "MOST_BATCHES", 5)
 
     async def scenario(world: World) -> None:
         publisher = world.start("a")
