@@ -90,13 +90,9 @@ def _grpc_ports(pod: PodShape, rules: PodRules) -> tuple[int, ...] | Refused:
     ports: list[int] = []
     for part in text.split(","):
         word = part.strip()
-        # isdecimal alone would take digits of other scripts, and int() underscores and signs.
-        if not (word.isascii() and word.isdecimal()):
-            return Refused(f"{where}: {word!r} is not a port number")
-        # The length first: int() refuses thousands of digits with an exception.
-        port = int(word) if len(word) <= 9 else 0
-        if not 1 <= port <= 65535:
-            return Refused(f"{where}: {word[:20]} is outside 1 to 65535")
+        port = port_number(word)
+        if port is None:
+            return Refused(f"{where}: {word[:20]!r} is not a number from 1 to 65535")
         if port in ports:
             return Refused(f"{where}: port {port} is given twice")
         ports.append(port)
