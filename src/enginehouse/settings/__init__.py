@@ -26,7 +26,8 @@ from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
 from enginehouse.service.generate import RequestSettings
 from enginehouse.settings.engines import FleetSettings, SourceSettings
-from enginehouse.settings.problems import missing_files, moot, plan, problems, tls_files_problems, token_file_problems
+from enginehouse.settings.plan import moot, plan
+from enginehouse.settings.problems import missing_files, problems, tls_files_problems, token_file_problems
 from enginehouse.settings.sources import Sources, unknown_variables
 from enginehouse.settings.table import Row, flat, rows
 

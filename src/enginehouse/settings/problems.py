@@ -1,4 +1,4 @@
-"""Do the settings make sense together, and what would `serve` do with them? Only `…_files…` opens any."""
+"""Do the settings make sense together? Only `…_files…` opens any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from enginehouse.adapters.link.token import read_token
 from enginehouse.core.routing.handover_settings import ENGINES_GIVE_UP
@@ -52,9 +52,7 @@ def problems(settings: Settings) -> list[str]:
 
 def _numbers(settings: Settings) -> Iterator[str]:
     for row in rows(type(settings)):
-        value: Any = settings
-        for name in row.path:
-            value = getattr(value, name)
+        value = row.of(settings)
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         zero = row.field in MAY_BE_ZERO or row.default == 0
@@ -183,62 +181,3 @@ def missing_files(settings: Settings) -> Iterator[str]:
             find_access(settings.kube, os.environ)
         except KubeConfigError as error:
             yield f"{error}; serve would not start here"
-
-
-def plan(settings: Settings) -> Iterator[str]:
-    """What `serve` would do, in lines for people."""
-    chosen, fleet = settings.sources, settings.fleet
-    yield f"listen on {settings.http.host}:{settings.http.port}"
-    for text in chosen.engine:
-        target = Target.parse(text)
-        notes = ", ".join(str(note) for note in (target.role, target.protocol) if note)
-        yield f"engine {target.url}" + (f" ({notes})" if notes else "")
-    if chosen.engines_file:
-        yield f"follow the engines in {Path(chosen.engines_file)}"
-    for what, selector, port in (
-        ("pods", chosen.pods, chosen.pod_port),
-        ("prefill pods", chosen.prefill_pods, chosen.prefill_pod_port),
-    ):
-        if selector is not None:
-            yield f"watch {what} {selector!r}, port {port if port is not None else 'from their annotation only'}"
-    yield f"serve {fleet.model or 'the model that the first engine serves'}, {fleet.topology} topology"
-    yield f"tokenizer {fleet.tokenizer or 'from the engines'}, routing {settings.routing.policy}"
-    yield from _routing_plan(settings)
-
-
-def _routing_plan(settings: Settings) -> Iterator[str]:
-    routing, http = settings.routing, settings.http
-    if routing.policy == "kv":
-        port = settings.kv_sources.kv_events_port
-        unsaid = f" (port {port} where they do not say which)" if port is not None else ""
-        yield f"follow the KV events of engines that publish them{unsaid}; others count by what they were sent"
-        yield f"remember up to {settings.kv.kv_index_blocks} blocks of their caches"
-    key = {"header": f"header {http.affinity_header}", "user": "'user'", "prompt-cache-key": "'prompt_cache_key'"}
-    if routing.affinity != "off":
-        yield f"keep requests together that have the same {key[routing.affinity]}"
-    if http.debug_headers:
-        yield "tell clients that ask for it which engine was chosen and why"
-
-
-def moot(settings: Settings) -> Iterator[str]:
-    """Settings that were given and change nothing, because what they are for is off."""
-    routing = settings.routing
-    for row in rows(type(settings)):
-        value: Any = settings
-        for name in row.path:
-            value = getattr(value, name)
-        if value == row.default:
-            continue
-        apart = "handover" in row.path or row.field == "kv_transfer_weight"
-        if apart and settings.fleet.topology == "aggregated":
-            yield f"{row.flag} changes nothing: it is for prefill and decode apart, and --topology is aggregated"
-        elif row.field.startswith("kv_") or "kv_events" in row.path:
-            if routing.policy != "kv":
-                yield f"{row.flag} changes nothing: it is for --policy kv, and the policy is {routing.policy}"
-        elif row.field == "prefill_wait" and settings.handover.prefill_missing != "wait":
-            missing = settings.handover.prefill_missing
-            yield f"{row.flag} changes nothing: it is for --prefill-missing wait, and that is {missing}"
-        elif row.field == "affinity_header" and routing.affinity != "header":
-            yield f"{row.flag} changes nothing: it is for --affinity header, and that is {routing.affinity}"
-        elif row.field == "affinity_load_factor" and routing.affinity == "off":
-            yield f"{row.flag} changes nothing: --affinity is off"

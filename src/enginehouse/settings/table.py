@@ -50,6 +50,13 @@ class Row:
         """Takes a list."""
         return get_origin(_bare(self.hint)) in (tuple, list)
 
+    def of(self, settings: object) -> Any:
+        """Its value in the outermost settings object."""
+        value = settings
+        for name in self.path:
+            value = getattr(value, name)
+        return value
+
     @property
     def kind(self) -> str:
         """The type in words."""
