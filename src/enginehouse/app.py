@@ -42,7 +42,6 @@ from enginehouse.service.kv import KvFollower
 from enginehouse.service.membership import Member
 from enginehouse.service.models import LoadTokenizer, Models, TokenizerUnavailable
 from enginehouse.settings import Settings
-from enginehouse.settings.engines import TopologyName
 
 log = structlog.get_logger("enginehouse.app")
 
@@ -79,7 +78,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
         feeds if feeds is not None else open_feeds(settings),
         settings.membership,
         model=settings.fleet.model,
-        topology=topology(settings),
+        topology=settings.topology,
         rng=random,
     )
     ledger = Ledger()
@@ -185,12 +184,6 @@ async def _serve(settings: Settings) -> int:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         again.cancel()
     return 0
-
-
-def topology(settings: Settings) -> TopologyName:
-    """As told; prefill pods settle it before the first engine could: one of vLLM cannot say that it only decodes."""
-    named = settings.fleet.topology
-    return "disaggregated" if named == "auto" and settings.sources.prefill_pods is not None else named
 
 
 def open_feeds(settings: Settings) -> list[Feed]:

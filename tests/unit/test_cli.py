@@ -144,6 +144,17 @@ def test_check_says_what_serve_would_do(capsys: pytest.CaptureFixture[str], monk
     assert "warning: ENGINEHOUSE_POLICE is not a setting; did you mean 'ENGINEHOUSE_POLICY'?" in out
 
 
+@pytest.mark.parametrize(
+    ("more", "topology"),
+    [((), "auto"), (("--prefill-pods=app=y",), "disaggregated"), (("--topology=aggregated",), "aggregated")],
+)
+def test_check_says_the_topology_that_serve_would_begin_with(
+    more: tuple[str, ...], topology: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--pods=app=x", *more]) == 0
+    assert f"the model that the first engine serves, {topology} topology" in capsys.readouterr().out
+
+
 def test_check_says_how_requests_are_routed(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["check", "--engine=grpc://a:1", "--policy=kv", "--kv-events-port=5557", "--kv-index-blocks=777"]
     assert main([*argv, "--affinity=header", "--affinity-header=x-chat", "--debug-headers"]) == 0

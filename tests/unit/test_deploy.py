@@ -12,7 +12,6 @@ import yaml
 
 import enginehouse
 from enginehouse.adapters.kube.settings import KubeSettings
-from enginehouse.app import topology
 from enginehouse.cli import application
 from enginehouse.core.membership.settings import MembershipSettings
 from enginehouse.settings import Settings, setting_rows
@@ -205,7 +204,7 @@ def test_stock_flags_of_the_engines() -> None:
 def test_two_pools_are_two_selectors_that_share_no_pod(example: str) -> None:
     chosen = settings(example)
     chosen.validate()
-    assert topology(chosen) == "disaggregated"
+    assert chosen.topology == "disaggregated"
     assert chosen.sources.prefill_pods != chosen.sources.pods
     names = {pool: engines(f"{example}/{pool}")["metadata"]["name"] for pool in ("prefill", "decode")}
     selectors = [engines(f"{example}/{pool}")["spec"]["selector"]["matchLabels"] for pool in names]

@@ -25,7 +25,7 @@ from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
 from enginehouse.service.generate import RequestSettings
-from enginehouse.settings.engines import FleetSettings, SourceSettings
+from enginehouse.settings.engines import FleetSettings, SourceSettings, TopologyName
 from enginehouse.settings.plan import moot, plan
 from enginehouse.settings.problems import missing_files, problems, tls_files_problems, token_file_problems
 from enginehouse.settings.sources import Sources, unknown_variables
@@ -74,6 +74,12 @@ class Settings:
     kv: Annotated[KvSettings, flat()] = field(default_factory=KvSettings)
     kv_events: Annotated[KvEventSettings, flat("kv-events")] = field(default_factory=KvEventSettings)
     logs: Annotated[LogSettings, flat()] = field(default_factory=LogSettings)
+
+    @property
+    def topology(self) -> TopologyName:
+        """As told; prefill pods settle it before the first engine could: vLLM's cannot say that it only decodes."""
+        named = self.fleet.topology
+        return "disaggregated" if named == "auto" and self.sources.prefill_pods is not None else named
 
     def validate(self) -> None:
         """Raise InvalidSettings unless the settings make sense together. Opens nothing."""

@@ -29,7 +29,7 @@ def plan(settings: Settings) -> Iterator[str]:
     ):
         if selector is not None:
             yield f"watch {what} {selector!r}, port {port if port is not None else 'from their annotation only'}"
-    yield f"serve {fleet.model or 'the model that the first engine serves'}, {fleet.topology} topology"
+    yield f"serve {fleet.model or 'the model that the first engine serves'}, {settings.topology} topology"
     yield f"tokenizer {fleet.tokenizer or 'from the engines'}, routing {settings.routing.policy}"
     yield from _routing_plan(settings)
 
