@@ -8,8 +8,9 @@ from random import Random
 from time import thread_time
 
 from bench.sim_workload import Request
-from enginehouse.core.kv.knowledge import Knowledge, Sent, slices
+from enginehouse.core.kv.knowledge import Knowledge, Sent
 from enginehouse.core.kv.settings import KvSettings
+from enginehouse.core.kv.slices import slices
 from enginehouse.core.routing.candidate import Candidate
 from enginehouse.core.routing.ledger import Charge, Ledger
 from enginehouse.core.routing.policy import Decision, Router

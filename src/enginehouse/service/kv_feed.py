@@ -13,8 +13,9 @@ from functools import partial
 import structlog
 
 from enginehouse.core.kv import cursor
-from enginehouse.core.kv.knowledge import Knowledge, slices, weight
+from enginehouse.core.kv.knowledge import Knowledge
 from enginehouse.core.kv.rank import CREDITED
+from enginehouse.core.kv.slices import slices, weight
 from enginehouse.domain.kv import KvEvent, RankKey, Trust
 from enginehouse.ports import KvSubscription
 from enginehouse.service.kv_backlog import Backlog

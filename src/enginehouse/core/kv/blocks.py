@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
-
-from enginehouse.domain.kv import Stored
 
 BYTES_PER_TOKEN = 4
 
@@ -71,28 +69,6 @@ def chain(parent: int, packed: bytes, step: int) -> list[int]:
     key = parent
     whole = packed[: len(packed) // step * step]
     return [key := hash((key, block)) for (block,) in _block(step).iter_unpack(whole)]
-
-
-def split(event: Stored, blocks: int) -> Iterator[Stored]:
-    """The same run as several of at most `blocks` blocks: an event of thousands need not hold the loop at one go."""
-    size, more = event.block_size, int(event.pairs)
-    parent = event.parent
-    for start in range(0, len(event.hashes), blocks):
-        hashes = event.hashes[start : start + blocks]
-        end = start + len(hashes)
-        yield Stored(
-            hashes=hashes,
-            parent=parent,
-            token_ids=event.token_ids[start * size : end * size + more],
-            block_size=size,
-            tier=event.tier,
-            pairs=event.pairs,
-            namespace=event.namespace,
-            extras=None if event.extras is None else event.extras[start:end],
-            group=event.group,
-            kind=event.kind,
-        )
-        parent = hashes[-1]
 
 
 @lru_cache(maxsize=256)

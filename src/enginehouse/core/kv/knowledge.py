@@ -6,22 +6,20 @@ It hears events in order and knows no clock; it decides neither their order (`cu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from enginehouse.core.kv.blocks import Scheme, split
+from enginehouse.core.kv.blocks import Scheme
 from enginehouse.core.kv.index import KvIndex
 from enginehouse.core.kv.prompt import KvPrompt
 from enginehouse.core.kv.rank import Rank
+from enginehouse.core.kv.sent import Sent
 from enginehouse.core.kv.settings import KvSettings
-from enginehouse.core.kv.view import Heard, KvView, Policy, RankView
+from enginehouse.core.kv.view import Heard, KvView, RankView
 from enginehouse.core.routing.candidate import Candidate
-from enginehouse.domain.kv import Cleared, KvBatch, KvEvent, RankKey, Removed, Stored, Trust
+from enginehouse.domain.kv import Cleared, KvEvent, RankKey, Removed, Stored, Trust
 
-SLICE = 128
-"""Blocks that are applied at one go: a third of a millisecond."""
-EVENTS_DUE = 2.0
-"""Seconds after the first token in which the prompt's events must have come. Engines publish with the step that made
-the token; what is not told by then is not going to be."""
+__all__ = ["Knowledge", "Sent"]
+
 MOST_SCHEMES = 8
 """Block sizes that a prompt is hashed for, of the events of all ranks together: those of the most ranks."""
 _SENT_SHARE = 4
@@ -154,85 +152,6 @@ class Knowledge:
         each = self._settings.kv_index_blocks // _SENT_SHARE // max(1, len(self._ranks))
         for rank in self._ranks.values():
             rank.share(each)
-
-
-class Sent:
-    """One prompt on its way to a rank, and what was promised of it."""
-
-    __slots__ = (
-        "_answered",
-        "_approximate",
-        "_events",
-        "_expected",
-        "_keys",
-        "_likely",
-        "_predicted",
-        "_prompt",
-        "_rank",
-        "_sent",
-    )
-
-    def __init__(self, rank: Rank, prompt: KvPrompt) -> None:
-        self._rank = rank
-        self._prompt = prompt.tokens
-        self._events = prompt.by_events(rank) if rank.credited else None
-        self._likely = prompt.by_expected(rank)
-        self._sent = prompt.by_sent(rank)
-        by_events = (self._events or 0) if rank.counted else 0
-        by_sent = self._sent if rank.policy is Policy.APPROXIMATE else 0
-        self._predicted = max(by_events, by_sent, self._likely)
-        self._keys = prompt.keys(rank.own)
-        self._expected = rank.expected
-        self._approximate = rank.sent
-        self._answered = False
-        self._expected.sent(self._keys)
-
-    def answered(self, now: float) -> None:
-        """The first token came: the prompt is in the cache, and its events are due."""
-        if not self._answered:
-            self._answered = True
-            self._approximate.sent(self._keys, now)
-            if self._rank.events:
-                self._expected.answered(self._keys, now + EVENTS_DUE)
-            else:
-                self._expected.drop(self._keys)
-
-    def ended(self, cached: int | None) -> None:
-        """The request is over, however. cached: tokens that the engine says it had, whatever number that is; None: it
-        did not say."""
-        if not self._answered:
-            self._expected.drop(self._keys)
-        self._answered = True
-        if cached is None:
-            return
-        rank = self._rank
-        rank.observe(
-            self._prompt,
-            min(max(cached, 0), self._prompt),
-            # What was promised before its cache was cleared, or its view made anew, says nothing of what is known now.
-            events=self._events if self._expected is rank.expected else None,
-            expected=self._likely,
-            sent=self._sent if self._approximate is rank.sent else None,
-            predicted=self._predicted,
-        )
-
-
-def slices(batch: KvBatch) -> Iterator[KvEvent]:
-    """The batch's events, none longer than SLICE blocks."""
-    for event in batch.events:
-        match event:
-            case Stored() if len(event.hashes) > SLICE:
-                yield from split(event, SLICE)
-            case Removed() if len(event.hashes) > SLICE:
-                for start in range(0, len(event.hashes), SLICE):
-                    yield Removed(event.hashes[start : start + SLICE], event.tier, event.group)
-            case _:
-                yield event
-
-
-def weight(event: KvEvent) -> int:
-    """What an event costs to apply, in blocks."""
-    return 1 if isinstance(event, Cleared) else 1 + len(event.hashes)
 
 
 def _view(rank: Rank, now: float) -> RankView:

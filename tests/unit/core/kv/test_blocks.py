@@ -5,8 +5,8 @@ from array import array
 
 import pytest
 
-from enginehouse.core.kv.blocks import Scheme, extend, keys, pack, root, split
-from enginehouse.domain.kv import Stored, Tier, namespace
+from enginehouse.core.kv.blocks import Scheme, extend, keys, pack, root
+from enginehouse.domain.kv import namespace
 
 TOKENS = list(range(1000, 1064))
 FOUR = Scheme(4)
@@ -104,32 +104,3 @@ def test_a_run_goes_on_where_the_one_before_it_ended(scheme: Scheme) -> None:
 def test_keys_fit_eight_bytes() -> None:
     for key in keys(pack(TOKENS), Scheme(1)):
         struct.pack("<q", key)
-
-
-@pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("blocks", [1, 3, 5, 8])
-def test_a_long_run_is_the_same_in_pieces(blocks: int, pairs: bool) -> None:
-    event = Stored(
-        hashes=list(range(1, 6)),
-        parent=99,
-        token_ids=TOKENS[: 20 + pairs],
-        block_size=4,
-        tier=Tier.HOST,
-        pairs=pairs,
-        namespace="n",
-        extras=[None, b"1", None, b"3", None],
-        group=2,
-        kind="full_attention",
-    )
-    pieces = list(split(event, blocks))
-    assert [len(piece.hashes) for piece in pieces] == [min(blocks, 5 - at) for at in range(0, 5, blocks)]
-    key, parent, found = 11, 99, []
-    for piece in pieces:
-        assert piece.parent == parent
-        assert (piece.block_size, piece.tier, piece.pairs, piece.namespace) == (4, Tier.HOST, pairs, "n")
-        assert (piece.group, piece.kind) == (2, "full_attention")
-        assert len(piece.token_ids) == 4 * len(piece.hashes) + pairs
-        some = extend(key, pack(piece.token_ids), Scheme(4, pairs), piece.extras)
-        found += some
-        key, parent = some[-1], piece.hashes[-1]
-    assert found == extend(11, pack(event.token_ids), Scheme(4, pairs), event.extras)

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from enginehouse.core.kv.accuracy import WINDOW, Verdict
-from enginehouse.core.kv.knowledge import EVENTS_DUE, MOST_SCHEMES, SLICE, Knowledge, Sent, slices, weight
+from enginehouse.core.kv.knowledge import MOST_SCHEMES, Knowledge
 from enginehouse.core.kv.rank import Rank
+from enginehouse.core.kv.sent import EVENTS_DUE, Sent
 from enginehouse.core.kv.settings import KvSettings
+from enginehouse.core.kv.slices import SLICE, slices, weight
 from enginehouse.core.kv.view import Policy, RankView
 from enginehouse.core.routing.candidate import Candidate, Load
 from enginehouse.domain.kv import Cleared, KvBatch, RankKey, Removed, Trust
