@@ -13,18 +13,15 @@ import json
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from bench.cluster import ApiServer, PodEngine, Proxy, api_server
 from bench.contestants import Program, free_port, running, wait_listening
+from bench.report import Bar, print_bars, run_in_folder
 from bench.traffic import Traffic, stream
 
 SETTLE = 2.0
@@ -33,21 +30,6 @@ LONG = 160
 """Tokens of the streams that a leaving engine still has to end: 4 s."""
 STREAMS = 12
 MOCK = ("--max-running", "4096", "--prefill-tokens-per-second", "5000")
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A figure that must not be above a limit; the median of its rounds."""
-
-    what: str
-    unit: str
-    value: float
-    limit: float
-    rounds: list[float]
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.limit
 
 
 class Churn:
@@ -215,7 +197,7 @@ def report(churn: Churn) -> dict[str, object]:
             bars.append(Bar(what, unit, round(middle, 3), limit, [round(value, 3) for value in rounds]))
     return {
         "bench": "churn",
-        "bars": [{**asdict(bar), "met": bar.met} for bar in bars],
+        "bars": [bar.told() for bar in bars],
         "figures": {what: values for what, values in churn.figures.items() if what not in limits},
         "answers": dict(churn.traffic.answers),
     }
@@ -223,9 +205,7 @@ def report(churn: Churn) -> dict[str, object]:
 
 def show(result: dict[str, Any]) -> None:
     """The result for people."""
-    for bar in result["bars"]:
-        verdict = f"{'met' if bar['met'] else 'MISSED'}  {bar['rounds']}"
-        print(f"{bar['what']:50}{bar['value']:>9.3f} {bar['unit']:2} (at most {bar['limit']:g}) {verdict}")
+    print_bars(result["bars"], rounds=True)
     for what, values in result["figures"].items():
         print(f"{what:50}{values}")
     print(f"answers to the small requests: {result['answers']}")
@@ -238,11 +218,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="times that a pod joins, flaps and leaves")
     parser.add_argument("--no-silence", action="store_true", help="leave out the half-open watch (up to a minute)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-churn-") as folder:
-        try:
-            result = uvloop.run(run(options.rounds, not options.no_silence, Path(folder)))
-        except RuntimeError as error:
-            sys.exit(f"bench.churn: {error}")
+    result = run_in_folder("churn", lambda folder: run(options.rounds, not options.no_silence, folder))
     if options.json:
         print(json.dumps(result))
     else:

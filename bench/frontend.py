@@ -15,15 +15,11 @@ import asyncio
 import json
 import resource
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-import uvloop
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from bench.contestants import (
@@ -39,24 +35,10 @@ from bench.contestants import (
 from bench.frontend_kv import run_kv
 from bench.load import Load, Outcome, close, connect, drive, first_tokens, request_bytes
 from bench.measure import percentile
+from bench.report import Bar, print_bars, run_in_folder
 from enginehouse.adapters.link import Link, LinkSettings
 from enginehouse.domain.engine import Target
 from enginehouse.domain.link import LinkError
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A figure that must not be above a limit."""
-
-    what: str
-    unit: str
-    value: float
-    limit: float
-
-    @property
-    def met(self) -> bool:
-        """Is it not?"""
-        return self.value <= self.limit
 
 
 class Bench:
@@ -228,10 +210,7 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     bars = judge(medians, streams)
     return {
         "figures": {name: {what: round(value, 3) for what, value in mine.items()} for name, mine in medians.items()},
-        "bars": [
-            {"what": bar.what, "value": round(bar.value, 3), "limit": bar.limit, "unit": bar.unit, "met": bar.met}
-            for bar in bars
-        ],
+        "bars": [bar.told() for bar in bars],
         "met": all(bar.met for bar in bars),
     }
 
@@ -292,9 +271,7 @@ def show(result: dict[str, object]) -> None:
     for what in figures[names[0]]:
         print(f"{what:58}" + "".join(f"{figures[name].get(what, float('nan')):>14.2f}" for name in names))
     print()
-    for bar in bars:
-        verdict = "met" if bar["met"] else "MISSED"
-        print(f"{bar['what']:48}{bar['value']:>10.2f} {bar['unit']:8} (at most {bar['limit']:g}) {verdict}")
+    print_bars(bars)
 
 
 def main() -> None:
@@ -313,13 +290,8 @@ def main() -> None:
     parser.add_argument("--kv-rate", type=float, default=25.0, help="batches of events per second of each engine")
     parser.add_argument("--kv-blocks", type=int, default=40, help="blocks stored, and as many removed, by a batch")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-frontend-") as folder:
-        try:
-            result = uvloop.run((run_kv if options.kv_events else run)(options, Path(folder)))
-        except RuntimeError as error:
-            for log in sorted(Path(folder).glob("*.log")):
-                print(f"{log.name}: {log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
-            sys.exit(f"bench.frontend: {error}")
+    measure = run_kv if options.kv_events else run
+    result = run_in_folder("frontend", lambda folder: measure(options, folder))
     if options.json:
         print(json.dumps(result))
     else:

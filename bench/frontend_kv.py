@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.contestants import Program, free_port, frontend_command, mock_command, running, wait_listening, wait_serving
 from bench.load import Load, drive
+from bench.report import Bar
 
 WARM = 5.0
 """Seconds of events before anything is measured: by then what comes makes as much go."""
@@ -152,11 +153,9 @@ def _result(figures: dict[str, list[float]], streams: list[int], page: Any, sent
     bars = []
     for count in streams:
         with_, without = (medians[f"{count} streams, {how} events: CPU us per token"] for how in ("with", "without"))
-        value = with_ / without
-        what = f"CPU per token with KV events, {count} streams"
-        bars.append({"what": what, "value": round(value, 3), "limit": 1.25, "unit": "of none", "met": value <= 1.25})
+        bars.append(Bar(f"CPU per token with KV events, {count} streams", "of none", with_ / without, 1.25))
     return {
         "figures": {"enginehouse": {what: round(value, 3) for what, value in medians.items()}},
-        "bars": bars,
-        "met": all(bar["met"] for bar in bars),
+        "bars": [bar.told() for bar in bars],
+        "met": all(bar.met for bar in bars),
     }

@@ -13,18 +13,15 @@ import json
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
-import uvloop
-
-from bench.churn import LONG, SETTLE, STREAMS, Bar
+from bench.churn import LONG, SETTLE, STREAMS
 from bench.cluster import PodEngine
 from bench.contestants import free_port, running, wait_listening, wait_serving
+from bench.report import Bar, print_bars, run_in_folder
 from bench.traffic import Traffic, stream
 
 FAILURE = 1.0
@@ -202,7 +199,7 @@ async def run(protocols: Sequence[str], rounds: int, folder: Path) -> dict[str, 
         bars += [_bar(f"{protocol}: {what}", values) for what, values in figures.items()]
     return {
         "bench": "pair_churn",
-        "bars": [{**asdict(bar), "met": bar.met} for bar in bars],
+        "bars": [bar.told() for bar in bars],
         "requests answered while engines came and went": answered,
         "met": all(bar.met for bar in bars),
     }
@@ -224,13 +221,7 @@ def main() -> None:
     parser.add_argument("--protocols", default="sglang,vllm", help="engines to measure")
     parser.add_argument("--rounds", type=int, default=3, help="times that an engine of each pool joins and leaves")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-pair-churn-") as folder:
-        try:
-            result = uvloop.run(run(options.protocols.split(","), options.rounds, Path(folder)))
-        except RuntimeError as error:
-            for log in sorted(Path(folder).rglob("*.log")):
-                print(f"{log.name}: {log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
-            sys.exit(f"bench.pair_churn: {error}")
+    result = run_in_folder("pair_churn", lambda folder: run(options.protocols.split(","), options.rounds, folder))
     if options.json:
         print(json.dumps(result))
     else:
@@ -242,9 +233,7 @@ def show(result: dict[str, object]) -> None:
     """The result for people."""
     bars = result["bars"]
     assert isinstance(bars, list)
-    for bar in bars:
-        verdict = "met" if bar["met"] else f"MISSED {bar['rounds']}"
-        print(f"{bar['what']:55}{bar['value']:>9.3f} {bar['unit']:2} (at most {bar['limit']:g}) {verdict}")
+    print_bars(bars)
     print(f"requests answered while engines came and went: {result['requests answered while engines came and went']}")
 
 
