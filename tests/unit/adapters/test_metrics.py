@@ -199,7 +199,8 @@ def test_s6_junk_paths_and_codes_make_no_series() -> None:
     found = samples(metrics)
     for name in ("enginehouse_requests_total", "enginehouse_retries_total", "enginehouse_stream_cuts_total"):
         assert sum(key[0] == name for key in found) <= MAX_CODES + 2
-    assert value(metrics, "enginehouse_retries_total", leg="", code="other") > 1000 - MAX_CODES
+    # Every kind of failure draws on one supply of codes: here retries and ends took turns.
+    assert value(metrics, "enginehouse_retries_total", leg="", code="other") == 1000 - MAX_CODES // 2
 
 
 def test_s6_a_thousand_pods_that_came_and_went_leave_no_series() -> None:

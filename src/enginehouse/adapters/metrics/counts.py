@@ -39,10 +39,8 @@ class Codes:
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
 
-    def bounded(self, code: str) -> str:
-        """The label value to count under."""
-        return code if code in self.values or len(self.values) < MAX_CODES else "other"
-
-    def add(self, code: str) -> None:
-        code = self.bounded(code)
-        self.values[code] = self.values.get(code, 0) + 1
+    def add(self, code: str) -> str:
+        """Count it; returns the label value that it is counted under."""
+        label = code if code in self.values or len(self.values) < MAX_CODES else "other"
+        self.values[label] = self.values.get(label, 0) + 1
+        return label

@@ -107,8 +107,7 @@ class Meter:
     def retried(self, code: str, leg: LegName | None = None) -> None:
         if self._open:
             counts = self._counts
-            label = counts.codes.bounded(code)
-            counts.codes.add(label)
+            label = counts.codes.add(code)
             counts.retries[leg or "", label] = counts.retries.get((leg or "", label), 0) + 1
 
     def leg(self, leg: LegName, seconds: float) -> None:
@@ -118,8 +117,7 @@ class Meter:
     def leg_failed(self, leg: LegName, code: str) -> None:
         if self._open:
             counts = self._counts
-            label = counts.codes.bounded(code)
-            counts.codes.add(label)
+            label = counts.codes.add(code)
             counts.leg_failures[leg, label] = counts.leg_failures.get((leg, label), 0) + 1
 
     def end(self, status: int, code: str | None = None, *, cut: bool = False) -> None:
@@ -131,9 +129,7 @@ class Meter:
         if self._last is None:
             counts.waiting[endpoint] -= 1
         counts.seconds[endpoint].observe(counts.clock() - self._start)
-        label = counts.codes.bounded(code) if code else ""
-        if label:
-            counts.codes.add(label)
+        label = counts.codes.add(code) if code else ""
         key = (endpoint, str(status), label)
         counts.answered[key] = counts.answered.get(key, 0) + 1
         if status == CLIENT_GONE:
