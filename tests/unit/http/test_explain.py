@@ -55,17 +55,17 @@ def test_explain_answers_for_every_policy_and_sends_nothing(policy: Any, body: d
     ("fields", "expected"),
     [
         ({"prompt": "hi", "model": "other"}, (404, "model_not_found", "model")),
-        ({"prompt": "hi", "temperature": 9}, (400, "invalid_value", "temperature")),
+        ({"prompt": "hi", "temperature": 9}, (400, None, "temperature")),
         ({"prompt": "word " * 200}, (400, "context_length_exceeded", "prompt")),
         ({"prompt": "word " * 5000}, (413, "request_too_large", None)),
-        ({}, (400, "invalid_value", "messages")),
+        ({}, (400, None, "messages")),
     ],
 )
-def test_o8_explain_refuses_as_the_api_does(fields: dict[str, Any], expected: tuple[int, str, str | None]) -> None:
+def test_o8_explain_refuses_as_the_api_does(
+    fields: dict[str, Any], expected: tuple[int, str | None, str | None]
+) -> None:
     async def scenario(edge: Edge) -> None:
-        status, code, param = error(await ask(edge, "/explain", **fields))
-        assert (status, param) == (expected[0], expected[2])
-        assert code == expected[1] or expected[1] == "invalid_value"
+        assert error(await ask(edge, "/explain", **fields)) == expected
 
     run(scenario)
 
