@@ -462,6 +462,24 @@ def test_an_engine_that_says_later_where_its_events_are() -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize(("said", "value"), [("block_size", 32), ("kv_capacity_tokens", 64)])
+def test_an_engine_that_says_other_sizes_later_is_known_by_them(said: str, value: int) -> None:
+    async def scenario(world: World) -> None:
+        world.start("a", kv_event_sources=())
+        await world.joined("a")
+        await world.ask()
+        assert world.held() == {("a", None): 96}
+        process = world.process["a"]
+        world.start("a", kv_event_sources=(), **{said: value})
+        world.process["a"] = process  # the link is to it
+        await asyncio.sleep(10)
+        assert world.held() == {("a", None): 0}
+        await world.ask()
+        assert world.held() == {("a", None): 96 if said == "block_size" else 32}
+
+    play(scenario)
+
+
 def test_of_two_sources_for_one_rank_the_first_counts() -> None:
     async def scenario(world: World) -> None:
         sources = (KvEventSource(0, "tcp://a:1"), KvEventSource(0, "tcp://a:2"), KvEventSource(0, LINK))
@@ -826,19 +844,40 @@ def test_a_flood_of_bytes_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> Non
     play(scenario)
 
 
-def test_batches_that_come_during_a_replay_are_held_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_backlog, "MOST_BATCHES", 5)
+@pytest.mark.parametrize("bound", [("MOST_BATCHES", 5), ("MOST_BYTES", 8 * 5)], ids=str)
+def test_batches_that_come_during_a_replay_are_held_within_bounds(
+    bound: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_backlog, *bound)
 
     async def scenario(world: World) -> None:
         publisher = world.start("a")
-        publisher.mute = True
+        publisher.slow = 5
         await world.joined("a")
         for block in range(6):
             publisher.publish()
             publisher.publish(fake_stored(TOKENS[: 16 * (block + 1)], first=block))
-            await asyncio.sleep(0)
-        publisher.mute = False
+            await world.settle()
+            assert world.follower._room.used <= 8 * 5
+        assert world.rank("a").heard.overflows == 2
+        publisher.slow = 0
         await asyncio.sleep(120)
+        assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 96})
+
+    play(scenario)
+
+
+def test_a_history_that_comes_faster_than_it_is_applied_is_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_backlog, "MOST_BATCHES", 5)
+
+    async def scenario(world: World) -> None:
+        publisher = world.start("a")
+        for block in range(6):
+            publisher.publish()
+            publisher.publish(fake_stored(TOKENS[: 16 * (block + 1)], first=block))
+        await world.joined("a")
+        await asyncio.sleep(1)
+        assert publisher.asked == [0, 5, 10]
         assert (world.rank("a").trust, world.held()) == (Trust.SYNCED, {("a", None): 96})
 
     play(scenario)
