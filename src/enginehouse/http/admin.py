@@ -38,10 +38,10 @@ class Admin:
         ledger: Ledger,
         policy: str,
         metrics: RenderMetrics,
-        kv: Callable[[], KvView] | None = None,
-        pools: Callable[[], PoolsView | None] | None = None,
+        kv: Callable[[], KvView] | None,
+        pools: Callable[[], PoolsView | None],
     ) -> None:
-        """kv: what is known of KV caches, where the policy asks for it; pools: the generator's."""
+        """kv: what is known of KV caches, where the policy asks for it; pools: the generator's, None where there are none."""
         self._fleet = fleet
         self._models = models
         self._readiness = readiness
@@ -94,7 +94,7 @@ class Admin:
         view = self._fleet.view()
         card, reasons = view.card, self._readiness.reasons()
         kv = self._kv() if self._kv is not None else None
-        pools = self._pools() if self._pools is not None else None
+        pools = self._pools()
         loads = by_engine(self._ledger)
         body = msgspec.json.encode(
             {
