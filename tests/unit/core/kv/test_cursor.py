@@ -65,10 +65,16 @@ def mark(seq: int, of: str = "A") -> bytes:
     return f"{of}{seq}".encode()
 
 
-def synced(last: int, *, live: bool = True) -> Talk:
-    """A talk that has come to batch `last` and is believed. live: the last one came live."""
+def replaying() -> Talk:
+    """A talk whose history is being fetched, of which nothing has come yet."""
     talk = Talk()
     talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    return talk
+
+
+def synced(last: int, *, live: bool = True) -> Talk:
+    """A talk that has come to batch `last` and is believed. live: the last one came live."""
+    talk = replaying()
     for seq in range(last + (not live)):
         talk.replayed(seq, Apply(), trust=REPLAYING)
     talk.ended(Release(), trust=SYNCED)
@@ -90,8 +96,7 @@ def following(last: int) -> Talk:
 
 
 def test_history_is_replayed_and_what_came_live_meanwhile_follows_it() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(2, Hold(), trust=REPLAYING)
     talk.live(3, Hold(), trust=REPLAYING)
     for seq in range(3):
@@ -104,15 +109,13 @@ def test_history_is_replayed_and_what_came_live_meanwhile_follows_it() -> None:
 
 
 def test_an_engine_that_has_not_worked_yet_is_synced() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.ended(Release(), trust=SYNCED)
     talk.live(0, Apply(), trust=SYNCED)
 
 
 def test_a_buffer_that_begins_later_makes_the_view_partial() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(7, Apply(), trust=REPLAYING)
     talk.replayed(8, Apply(), trust=REPLAYING)
     talk.ended(Release(), trust=PARTIAL)
@@ -134,8 +137,7 @@ def test_without_replay_a_first_batch_0_is_all_of_history() -> None:
 
 
 def test_an_end_marker_alone_is_no_history_when_live_batches_show_that_there_was_one() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(5, Hold(), trust=REPLAYING)
     talk.ended(Release(), trust=NONE)
     talk.held(5, Apply(), trust=PARTIAL)
@@ -152,8 +154,7 @@ def test_k6_nothing_is_known_of_an_engine_that_cannot_be_reached() -> None:
 
 
 def test_what_a_replay_has_overtaken_is_a_duplicate_and_no_restart() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(1, Hold(), trust=REPLAYING)
     for seq in range(5):
         talk.replayed(seq, Apply(), trust=REPLAYING)
@@ -235,8 +236,7 @@ def test_k4_a_gap_of_which_the_replay_has_nothing() -> None:
 
 
 def test_a_gap_among_live_batches_that_are_held() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(0, Hold(), trust=REPLAYING)
     talk.live(3, Hold(), trust=REPLAYING)
     talk.replayed(0, Apply(), trust=REPLAYING)
@@ -252,8 +252,7 @@ def test_a_gap_among_live_batches_that_are_held() -> None:
 
 
 def test_a_hole_in_a_replay_is_asked_for_again() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.replayed(2, Drop(), trust=REPLAYING)
     talk.replayed(3, Drop(), trust=REPLAYING)
@@ -264,8 +263,7 @@ def test_a_hole_in_a_replay_is_asked_for_again() -> None:
 
 
 def test_a_hole_that_stays_cuts_history() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.replayed(2, Drop(), trust=REPLAYING)
     talk.ended(AskReplay(2, 1), trust=REPLAYING)
@@ -275,8 +273,7 @@ def test_a_hole_that_stays_cuts_history() -> None:
 
 
 def test_a_replay_without_an_end_marker_goes_on_where_it_fell_silent() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.ended(AskReplay(2, 1), trust=REPLAYING, complete=False)
     talk.ended(Release(), trust=SYNCED)
@@ -303,16 +300,14 @@ def test_silence_is_no_proof_of_loss() -> None:
 
 
 def test_a_replay_that_brings_something_may_fall_silent_for_ever() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     for seq in range(9):
         talk.replayed(seq, Apply(), trust=REPLAYING)
         talk.ended(AskReplay(seq + 2, seq + 1), trust=REPLAYING, complete=False)
 
 
 def test_a_replay_that_never_answers_is_given_up_for_live_batches() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.ended(AskReplay(2, 0), trust=REPLAYING, complete=False)
     talk.ended(AskReplay(3, 0), trust=REPLAYING, complete=False)
     talk.ended(Discard(), WakeAt(130.0), trust=REPLAYING, complete=False)
@@ -331,8 +326,7 @@ def test_a_replay_that_never_answers_is_given_up_for_live_batches() -> None:
 
 
 def test_what_an_older_replay_brings_counts_no_more() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.ended(AskReplay(2, 1), trust=REPLAYING, complete=False)
     talk.replayed(1, Drop(), trust=REPLAYING, ask=1)
@@ -341,8 +335,7 @@ def test_what_an_older_replay_brings_counts_no_more() -> None:
 
 
 def test_a_replay_that_is_of_another_publisher_is_not_asked_again() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(1, Hold(), trust=REPLAYING)
     talk.replayed(0, Apply(), trust=REPLAYING, of="B")
     talk.replayed(1, Drop(), Clear(), Release(), trust=GAP, of="B")
@@ -352,8 +345,7 @@ def test_a_replay_that_is_of_another_publisher_is_not_asked_again() -> None:
 
 
 def test_a_replay_of_another_publisher_that_ends_before_the_live_batches() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(1, Hold(), trust=REPLAYING)
     talk.live(2, Hold(), trust=REPLAYING)
     talk.replayed(0, Apply(), trust=REPLAYING, of="B")
@@ -497,8 +489,7 @@ def test_a_new_connection_that_was_not_lost_first() -> None:
 
 
 def test_a_connection_lost_in_the_middle_of_a_replay() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.live(5, Hold(), trust=REPLAYING)
     talk.say(Lost("broken"), Discard(), trust=GAP)
@@ -511,8 +502,7 @@ def test_a_connection_lost_in_the_middle_of_a_replay() -> None:
 
 
 def test_a_connection_lost_while_the_replay_rests() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     for ask in (2, 3):
         talk.ended(AskReplay(ask, 0), trust=REPLAYING, complete=False)
     talk.ended(Discard(), WakeAt(130.0), trust=REPLAYING, complete=False)
@@ -533,8 +523,7 @@ def test_what_will_not_come_back_is_forgotten() -> None:
 
 
 def test_no_room_while_a_replay_runs_makes_it_asked_again() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(3, Hold(), trust=REPLAYING)
     talk.say(Overflowed(), trust=REPLAYING)
     talk.replayed(0, Apply(), trust=REPLAYING)
@@ -545,8 +534,7 @@ def test_no_room_while_a_replay_runs_makes_it_asked_again() -> None:
 
 
 def test_no_room_for_batches_that_nobody_has_seen_makes_a_replay_asked_again_too() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.say(Overflowed(), trust=REPLAYING)
     talk.ended(AskReplay(2, 1), trust=REPLAYING)
@@ -555,8 +543,7 @@ def test_no_room_for_batches_that_nobody_has_seen_makes_a_replay_asked_again_too
 
 
 def test_no_room_and_a_replay_that_has_not_what_was_dropped() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(3, Hold(), trust=REPLAYING)
     talk.say(Overflowed(), trust=REPLAYING)
     for seq in range(3):
@@ -587,8 +574,7 @@ def test_a_batch_that_cannot_be_read_may_have_had_removals() -> None:
 
 
 def test_a_replayed_batch_that_cannot_be_read_makes_the_view_partial() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.say(Undecodable(0), Clear(), trust=REPLAYING)
     talk.replayed(1, Apply(), trust=REPLAYING)
@@ -614,8 +600,7 @@ def test_a_mark_is_the_start_of_a_batch() -> None:
 
 
 def test_a_partial_view_that_is_started_over_can_become_whole() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.say(Undecodable(0), Clear(), trust=REPLAYING)
     talk.ended(Release(), trust=PARTIAL)
@@ -626,8 +611,7 @@ def test_a_partial_view_that_is_started_over_can_become_whole() -> None:
 
 
 def test_starting_over_gives_the_replay_all_its_tries_again() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     for ask in (2, 3):
         talk.ended(AskReplay(ask, 0), trust=REPLAYING, complete=False)
     talk.now = 200.0
@@ -638,8 +622,7 @@ def test_starting_over_gives_the_replay_all_its_tries_again() -> None:
 
 
 def test_starting_over_asks_a_replay_that_was_given_up() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.live(1, Hold(), trust=REPLAYING)
     talk.replayed(1, Drop(), Release(), trust=NONE, of="B")
     talk.held(1, Apply(), trust=PARTIAL)
@@ -648,8 +631,7 @@ def test_starting_over_asks_a_replay_that_was_given_up() -> None:
 
 
 def test_k4_a_gap_before_the_first_batch_stays_a_gap_until_the_next_in_order() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.ended(Release(), trust=SYNCED)
     talk.live(5, Hold(), AskReplay(2, 0), trust=GAP)
     talk.ended(Release(), trust=GAP)
@@ -658,8 +640,7 @@ def test_k4_a_gap_before_the_first_batch_stays_a_gap_until_the_next_in_order() -
 
 
 def test_k2_a_known_number_while_the_replay_runs_is_checked_at_its_end() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     for seq in range(3):
         talk.replayed(seq, Apply(), trust=REPLAYING)
     talk.live(0, Drop(), trust=REPLAYING, of="B")
@@ -670,8 +651,7 @@ def test_k2_a_known_number_while_the_replay_runs_is_checked_at_its_end() -> None
 
 
 def test_k2_a_known_number_while_a_replay_runs_that_brings_nothing() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     for seq in range(3):
         talk.replayed(seq, Apply(), trust=REPLAYING)
     talk.ended(AskReplay(2, 3), trust=REPLAYING, complete=False)
@@ -680,8 +660,7 @@ def test_k2_a_known_number_while_a_replay_runs_that_brings_nothing() -> None:
 
 
 def test_k2_a_known_number_is_checked_though_history_was_cut_meanwhile() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.replayed(2, Drop(), trust=REPLAYING)
     talk.replayed(3, Drop(), trust=REPLAYING)
@@ -694,8 +673,7 @@ def test_k2_a_known_number_is_checked_though_history_was_cut_meanwhile() -> None
 
 
 def test_the_newest_live_batch_in_a_replay_proves_that_both_are_of_one_publisher() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.replayed(0, Apply(), trust=REPLAYING)
     talk.replayed(1, Apply(), trust=REPLAYING)
     talk.live(0, Drop(), trust=REPLAYING)
@@ -730,8 +708,7 @@ def test_what_was_held_before_a_rest_is_the_replays_to_bring() -> None:
 
 
 def test_only_tries_in_a_row_count() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     for ask in (2, 3):
         talk.ended(AskReplay(ask, 0), trust=REPLAYING, complete=False)
     talk.replayed(0, Apply(), trust=REPLAYING)
@@ -741,8 +718,7 @@ def test_only_tries_in_a_row_count() -> None:
 
 
 def test_no_room_while_a_replay_brings_nothing() -> None:
-    talk = Talk()
-    talk.say(Connected(), AskReplay(1, 0), trust=REPLAYING)
+    talk = replaying()
     talk.say(Overflowed(), trust=REPLAYING)
     talk.ended(AskReplay(2, 0), trust=REPLAYING)
 
