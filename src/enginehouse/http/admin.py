@@ -41,7 +41,7 @@ class Admin:
         kv: Callable[[], KvView] | None,
         pools: Callable[[], PoolsView | None],
     ) -> None:
-        """kv: what is known of KV caches, where the policy asks for it; pools: the generator's, None where there are none."""
+        """kv: what is known of KV caches, where the policy asks for it; pools: the generator's, if any."""
         self._fleet = fleet
         self._models = models
         self._readiness = readiness
