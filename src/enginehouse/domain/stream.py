@@ -19,7 +19,8 @@ class Finish(StrEnum):
 class Delta:
     """News of one answer: only ids not delivered before, whatever the engine repeats.
 
-    One is made per message of every stream; freezing it would triple what that costs. Nobody changes one.
+    One is made per message of every stream; freezing it would triple what that costs. Nobody changes one, but for what
+    the decode engine of a pair cannot know and the prefill engine told: `cached_tokens`.
 
     An engine's abort or failure is never a Delta: it ends the stream with an EngineError.
     """
