@@ -62,7 +62,7 @@ def engines(targets: Sequence[Target]) -> tuple[Wanted, ...]:
 
 
 def read_engine_list(content: bytes) -> tuple[Wanted, ...] | BadList:
-    """Read the content of an engines file: a YAML list of addresses, or of maps with url, role, protocol and name."""
+    """Read the content of an engines file: a YAML list of addresses, or of maps with the keys of _KEYS."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
