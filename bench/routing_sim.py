@@ -30,8 +30,8 @@ from enginehouse.domain.kv import KvEvent
 EVENT_DELAY = 0.01
 """Seconds from a change in an engine's cache until all frontends know it."""
 
-_ARRIVES, _ENGINE, _EVENTS = 2, 1, 0
-"""What can happen; of things at one instant the lower comes first."""
+_ENGINE, _EVENTS = 1, 0
+"""What can happen; of things at one instant the lower comes first, and a request that arrives last."""
 
 
 @dataclass(frozen=True)
