@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 
 TRACE_BLOCK = 512
+BLOCK = 64
+"""Tokens in a block of the workloads that are made here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def _spread(times: Sequence[float]) -> Iterator[float]:
         start = end
 
 
-def multi_turn(requests: int, seed: int, block_size: int = 64) -> Workload:
+def multi_turn(requests: int, seed: int) -> Workload:
     """Chats: a system prompt for all, then turns that each begin with all that was said before, the answers included.
 
     A chat has 1 to 12 turns, a turn some hundred tokens; they come whether or not the answer before is complete.
@@ -131,35 +133,35 @@ def multi_turn(requests: int, seed: int, block_size: int = 64) -> Workload:
             length += _lengths(rng, 300)
             output = _lengths(rng, 250)
             after = length + output
-            full = length // block_size
-            blocks = tuple(_chat_block(chat, i, system // block_size) for i in range(full))
-            leaves = tuple(_chat_block(chat, i, system // block_size) for i in range(full, after // block_size))
+            full = length // BLOCK
+            blocks = tuple(_chat_block(chat, i, system // BLOCK) for i in range(full))
+            leaves = tuple(_chat_block(chat, i, system // BLOCK) for i in range(full, after // BLOCK))
             made.append(Request(at, length, blocks, output, leaves, f"chat-{chat}"))
             length = after
             at += requests / 40 * (0.5 + rng.expovariate(2.0))
         chat += 1
     made.sort(key=lambda r: r.at)
-    return Workload("multi-turn", block_size, made[:requests])
+    return Workload("multi-turn", BLOCK, made[:requests])
 
 
-def shared_prefix(requests: int, seed: int, block_size: int = 64) -> Workload:
+def shared_prefix(requests: int, seed: int) -> Workload:
     """Applications with a long system prompt each, some far more popular than others, and a short question."""
     rng = Random(f"shared-prefix/{seed}")
     weights = list(accumulate(1 / rank for rank in range(1, 101)))
     made = []
     for number in range(requests):
         app = rng.choices(range(100), cum_weights=weights)[0]
-        shared = (1024 + app * 37 % 3072) // block_size
-        tokens = shared * block_size + _lengths(rng, 400)
+        shared = (1024 + app * 37 % 3072) // BLOCK
+        tokens = shared * BLOCK + _lengths(rng, 400)
         blocks = [app * 1000 + i for i in range(shared)]
-        blocks += [1_000_000 + number * 1000 + i for i in range(tokens // block_size - shared)]
+        blocks += [1_000_000 + number * 1000 + i for i in range(tokens // BLOCK - shared)]
         made.append(Request(0.0, tokens, tuple(blocks), _lengths(rng, 200)))
     at = 0.0
     timed = []
     for request in made:
         at += rng.expovariate(1.0)
         timed.append(replace(request, at=at))
-    return Workload("shared-prefix", block_size, timed)
+    return Workload("shared-prefix", BLOCK, timed)
 
 
 def _lengths(rng: Random, mean: int) -> int:
