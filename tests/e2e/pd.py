@@ -173,8 +173,11 @@ class Traffic:
         assert len(self.answers[0].text.split()) == 8
 
 
+_CLIENTS = 3
+
+
 @contextmanager
-def traffic(front: Front, clients: int = 3) -> Iterator[Traffic]:
+def traffic(front: Front) -> Iterator[Traffic]:
     """Clients that ask and ask; at the end all they got is checked."""
     seen, stop = Traffic(), threading.Event()
 
@@ -182,7 +185,7 @@ def traffic(front: Front, clients: int = 3) -> Iterator[Traffic]:
         while not stop.is_set():
             seen.answers.append(ask(front))
 
-    workers = [threading.Thread(target=work, name=f"client {number}") for number in range(clients)]
+    workers = [threading.Thread(target=work, name=f"client {number}") for number in range(_CLIENTS)]
     for worker in workers:
         worker.start()
     try:
