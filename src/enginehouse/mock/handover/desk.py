@@ -60,10 +60,11 @@ class Desk:
         if self._sglang:
             port = settings.bootstrap_port if prefill else None
         else:
-            port = settings.side_channel_port or (0 if prefill else settings.side_channel_port)
+            port = settings.side_channel_port
+            if port is None and prefill:
+                port = 0
         if port is not None:
             await self._door.open(settings.host, port)
-            self.leases.port = self._door.port
 
     def close(self) -> None:
         """Meet nobody any more."""

@@ -37,7 +37,6 @@ class Leases:
         self._desk = desk
         self._held: dict[str, Lease] = {}
         self._engine_id = str(uuid.uuid4())
-        self.port = 0
 
     def keep(self, answer: Answer) -> dict[str, Any] | None:
         """Keep the cache of an answer that has ended; returns what the decode engine must be told."""
@@ -57,7 +56,7 @@ class Leases:
             "remote_engine_id": self._engine_id,
             "remote_request_id": name,
             "remote_host": _WILD.get(settings.host, settings.host),
-            "remote_port": self.port,
+            "remote_port": desk.port,
             "tp_size": 1,
             "dcp_size": 1,
             "pp_size": 1,
