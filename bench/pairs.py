@@ -16,13 +16,13 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import uvloop
 
 from bench.bare_pairs import Bare
 from bench.contestants import Program, free_port, running, wait_listening, wait_serving
 from bench.load import Load, close, connect, drive, request_bytes
+from enginehouse.domain.engine import Target
 
 FIRST_TOKEN_MS = {"sglang": 1.0, "vllm": 2.0, "vllm-native": 2.0}
 CPU_RATIO = 1.1
@@ -42,12 +42,6 @@ def _engine(stack: ExitStack, folder: Path, protocol: str, role: str, pace: floa
     # Engines of vLLM cannot say their role.
     hint = f"?role={role}" if protocol != "sglang" and role != AGGREGATED else ""
     return f"grpc://127.0.0.1:{port}{hint}"
-
-
-def _port(engine: str) -> int:
-    port = urlsplit(engine).port
-    assert port is not None
-    return port
 
 
 def _frontend(stack: ExitStack, folder: Path, name: str, engines: Sequence[str]) -> Program:
@@ -115,7 +109,7 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
                 if pace:
                     await _cpu(programs, load, options.rounds, figures, protocol)
                 else:
-                    bare = Bare(protocol, *(_port(engine) for engine in (alone, *pair)))
+                    bare = Bare(protocol, *(Target.parse(engine).port for engine in (alone, *pair)))
                     await _first_tokens(programs, bare, options.samples, figures, protocol)
     medians = {what: statistics.median(values) for what, values in figures.items()}
     bars = _bars(medians, options.protocols.split(","))
