@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Start
+from tests.e2e.fleets import FileFleet, Fleet, PodFleet
 from tests.e2e.kube import Cluster, api_server
 from tests.e2e.support import Engine, Front, Stream
 
@@ -49,3 +50,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The API server that all tests share."""
     with api_server(tmp_path_factory.mktemp("kube")) as running:
         yield running
+
+
+@pytest.fixture
+def fleet(request: pytest.FixtureRequest, tmp_path: Path, engine: MakeEngine, front: MakeFront) -> Fleet:
+    """A fleet of the way that `fleets.each_way` names."""
+    kind, _, how = request.param.partition(":")
+    if kind == "file":
+        return FileFleet(tmp_path, engine, front)
+    return PodFleet(request.getfixturevalue("cluster"), engine, front, how)
+
+
+@pytest.fixture
+def pods(cluster: Cluster, engine: MakeEngine, front: MakeFront) -> PodFleet:
+    """A fleet of pods that terminate when they leave."""
+    return PodFleet(cluster, engine, front)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.e2e.conftest import MakeEngine, MakeFront
+import pytest
+
 from tests.e2e.kube import Cluster
 from tests.e2e.support import Engine, Front
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import MakeEngine, MakeFront
 
 
 def urls(*engines: Engine) -> list[str]:
@@ -104,3 +108,10 @@ class PodFleet:
 
 
 Fleet = FileFleet | PodFleet
+
+
+def each_way(*ways: str) -> pytest.MarkDecorator:
+    """Run a test once for each way that engines come to its `fleet`: "file", or "pods:" and how a pod leaves."""
+    kube = pytest.mark.rig("kube")
+    params = [pytest.param(way, marks=kube) if way.startswith("pods:") else way for way in ways]
+    return pytest.mark.parametrize("fleet", params, indirect=True)

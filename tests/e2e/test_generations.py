@@ -24,11 +24,6 @@ from tests.support import until
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture
-def pods(cluster: Cluster, engine: MakeEngine, front: MakeFront) -> PodFleet:
-    return PodFleet(cluster, engine, front)
-
-
 @contextmanager
 def steady(front: Front, *, clients: int = 4, **more: Any) -> Iterator[list[Answer]]:
     """Clients that ask one request after the other, every second one streamed; their answers."""

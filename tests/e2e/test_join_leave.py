@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import MakeEngine, MakeFront
-from tests.e2e.fleets import FileFleet, Fleet, PodFleet
+from tests.e2e.fleets import Fleet, PodFleet, each_way
 from tests.e2e.kube import Cluster, Gate
 from tests.e2e.support import Engine, Front, Stream, ask, chat, counts
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
 
-
-@pytest.fixture(
-    params=[
-        "file",
-        *(pytest.param(f"pods:{how}", marks=pytest.mark.rig("kube")) for how in ("delete", "gone", "unready", "label")),
-    ]
-)
-def fleet(request: pytest.FixtureRequest, tmp_path: Path, engine: MakeEngine, front: MakeFront) -> Fleet:
-    kind, _, how = request.param.partition(":")
-    if kind == "file":
-        return FileFleet(tmp_path, engine, front)
-    return PodFleet(request.getfixturevalue("cluster"), engine, front, how)
-
-
-@pytest.fixture
-def pods(cluster: Cluster, engine: MakeEngine, front: MakeFront) -> PodFleet:
-    return PodFleet(cluster, engine, front)
+EACH_WAY = each_way("file", "pods:delete", "pods:gone", "pods:unready", "pods:label")
 
 
 def asks(front: Front, number: int) -> Callable[[], None]:
@@ -62,6 +45,7 @@ def held_stream_on(front: Front, engine: Engine) -> Stream:
     return stream_on(front, engine, max_tokens=40)
 
 
+@EACH_WAY
 def test_m1_d4_d8_d11_join_then_leave_while_a_stream_runs(fleet: Fleet) -> None:
     """Start with A; add B: it serves; remove A: it gets nothing new, and its running stream ends whole."""
     a, b = (fleet.engine(name).run() for name in "ab")
@@ -88,7 +72,7 @@ def test_m1_d4_d8_d11_join_then_leave_while_a_stream_runs(fleet: Fleet) -> None:
     assert counts([a, b], asks(front, 4)) == [0, 4]
 
 
-@pytest.mark.parametrize("fleet", ["file", pytest.param("pods:gone", marks=pytest.mark.rig("kube"))], indirect=True)
+@each_way("file", "pods:gone")
 def test_m11_removed_and_added_again_while_draining_is_a_new_incarnation(fleet: Fleet) -> None:
     """What the old one still says must not take the new one away."""
     a, b = (fleet.engine(name).run() for name in "ab")
@@ -115,6 +99,7 @@ def test_m11_removed_and_added_again_while_draining_is_a_new_incarnation(fleet: 
     assert front.state(a) == "serving"
 
 
+@EACH_WAY
 def test_d12_d13_an_engine_that_does_not_answer_yet_is_tried_again(fleet: Fleet) -> None:
     """Known from the start, silent at first: nothing is sent to it; once it answers it serves, with no new event."""
     a, b = fleet.engine("a").run(), fleet.engine("b")

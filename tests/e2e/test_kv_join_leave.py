@@ -8,7 +8,7 @@ import pytest
 
 from enginehouse.domain.engine import ProtocolName
 from tests.e2e.conftest import MakeEngine, MakeFront
-from tests.e2e.fleets import FileFleet, Fleet, PodFleet
+from tests.e2e.fleets import FileFleet, Fleet, PodFleet, each_way
 from tests.e2e.kube import Cluster
 from tests.e2e.kv import Talk, cached, explained, held, ranks, wait_held, wait_kv
 from tests.e2e.support import Answer, Engine, Front, Stream, counts
@@ -18,24 +18,6 @@ pytestmark = pytest.mark.e2e
 
 EVENTS = {"kv_events_port": 0, "kv_replay_port": 0}
 ALL = [ProtocolName.VLLM, ProtocolName.SGLANG, ProtocolName.VLLM_NATIVE]
-
-
-@pytest.fixture(
-    params=[
-        "file",
-        *(pytest.param(f"pods:{how}", marks=pytest.mark.rig("kube")) for how in ("delete", "gone", "unready")),
-    ]
-)
-def fleet(request: pytest.FixtureRequest, tmp_path: Path, engine: MakeEngine, front: MakeFront) -> Fleet:
-    kind, _, how = request.param.partition(":")
-    if kind == "file":
-        return FileFleet(tmp_path, engine, front)
-    return PodFleet(request.getfixturevalue("cluster"), engine, front, how)
-
-
-@pytest.fixture
-def pods(cluster: Cluster, engine: MakeEngine, front: MakeFront) -> PodFleet:
-    return PodFleet(cluster, engine, front)
 
 
 def turn(engines: list[Engine], talk: Talk, front: Front) -> tuple[Engine, Answer]:
@@ -59,6 +41,7 @@ def first_turn_on(front: Front, engine: Engine, engines: list[Engine], topic: st
     raise AssertionError(f"{engine.name} got none of forty prompts that nobody holds")
 
 
+@each_way("file", "pods:delete", "pods:gone", "pods:unready")
 def test_m1_join_brings_knowledge_and_leave_takes_it(fleet: Fleet) -> None:
     """Start with A; add B: second turns go where the first ones are; remove A: nothing of A's is scored or sent."""
     a, b = (fleet.engine(name, protocol=ProtocolName.SGLANG, **EVENTS).run() for name in "ab")
