@@ -160,13 +160,11 @@ def _plain(event: _StoredMap | _StoredArray) -> Stored | None:
 
 def time_of(timestamp: object) -> float | None:
     """Unix seconds; None: it is none."""
-    return float(timestamp) if isinstance(timestamp, float | int) and _is_time(timestamp) else None
+    if isinstance(timestamp, bool) or not isinstance(timestamp, float | int) or not isfinite(timestamp):
+        return None
+    return float(timestamp)
 
 
 def rank_of(rank: object) -> int | None:
     """A rank's number; None: it is none."""
     return rank if type(rank) is int and rank >= 0 else None
-
-
-def _is_time(timestamp: float | int) -> bool:
-    return type(timestamp) is not bool and isfinite(timestamp)
