@@ -12,16 +12,14 @@ import asyncio
 import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import uvloop
-
 from bench.bare_pairs import Bare
 from bench.contestants import Program, free_port, running, wait_listening, wait_serving
 from bench.load import Load, close, connect, drive, request_bytes
+from bench.report import Bar, print_bars, run_in_folder
 from enginehouse.domain.engine import Target
 
 FIRST_TOKEN_MS = {"sglang": 1.0, "vllm": 2.0, "vllm-native": 2.0}
@@ -115,24 +113,21 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     bars = _bars(medians, options.protocols.split(","))
     return {
         "figures": {what: round(value, 3) for what, value in medians.items()},
-        "bars": bars,
-        "met": all(bar["met"] for bar in bars),
+        "bars": [bar.told() for bar in bars],
+        "met": all(bar.met for bar in bars),
     }
 
 
-def _bars(medians: dict[str, float], protocols: Sequence[str]) -> list[dict[str, object]]:
-    bars: list[dict[str, object]] = []
-
-    def bar(what: str, value: float, limit: float, unit: str) -> None:
-        bars.append({"what": what, "value": round(value, 3), "limit": limit, "unit": unit, "met": value <= limit})
-
+def _bars(medians: dict[str, float], protocols: Sequence[str]) -> list[Bar]:
+    bars = []
     for protocol in protocols:
         first, cpu = f"{protocol}, {{}}: first token ms", f"{protocol}, {{}}: CPU us per token"
         whole = medians[first.format(APART)] - medians[first.format(AGGREGATED)]
         engines = medians[first.format(BARE_APART)] - medians[first.format(BARE_AGGREGATED)]
-        bar(f"{protocol}: first token added by a hand-over", whole - engines, FIRST_TOKEN_MS[protocol], "ms")
+        added = whole - engines
+        bars.append(Bar(f"{protocol}: first token added by a hand-over", "ms", added, FIRST_TOKEN_MS[protocol]))
         ratio = medians[cpu.format(APART)] / medians[cpu.format(AGGREGATED)]
-        bar(f"{protocol}: CPU per token, apart", ratio, CPU_RATIO, "of aggregated")
+        bars.append(Bar(f"{protocol}: CPU per token, apart", "of aggregated", ratio, CPU_RATIO))
     return bars
 
 
@@ -144,9 +139,7 @@ def show(result: dict[str, object]) -> None:
     for what, value in figures.items():
         print(f"{what:56}{value:>12.3f}")
     print()
-    for bar in bars:
-        verdict = "met" if bar["met"] else "MISSED"
-        print(f"{bar['what']:48}{bar['value']:>12.3f} {bar['unit']:14} (at most {bar['limit']:g}) {verdict}")
+    print_bars(bars)
 
 
 def main() -> None:
@@ -160,13 +153,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4, help="times that CPU per token is measured")
     parser.add_argument("--samples", type=int, default=300, help="requests for the first-token figure")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-pairs-") as folder:
-        try:
-            result = uvloop.run(run(options, Path(folder)))
-        except RuntimeError as error:
-            for log in sorted(Path(folder).glob("*.log")):
-                print(f"{log.name}: {log.read_text(errors='replace')[-1500:]}", file=sys.stderr)
-            sys.exit(f"bench.pairs: {error}")
+    result = run_in_folder("pairs", lambda folder: run(options, folder))
     if options.json:
         print(json.dumps(result))
     else:

@@ -43,7 +43,7 @@ def print_bars(bars: Iterable[Mapping[str, Any]], *, rounds: bool = False) -> No
         verdict = "met" if bar["met"] else "MISSED"
         if "rounds" in bar and (rounds or not bar["met"]):
             verdict += f" {bar['rounds']}"
-        print(f"{bar['what']:55}{bar['value']:>10.3f} {bar['unit']:8} (at most {bar['limit']:g}) {verdict}")
+        print(f"{bar['what']:55}{bar['value']:>10.3f} {bar['unit']:14} (at most {bar['limit']:g}) {verdict}")
 
 
 def run_in_folder(name: str, measure: Callable[[Path], Coroutine[Any, Any, _R]]) -> _R:
