@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+from bench.load import Load, Outcome, drive
 from bench.measure import cpu_seconds_of_tree, resident_bytes, tree_of
 from enginehouse.mock.vocabulary import BUNDLED
 
@@ -99,6 +101,16 @@ def wait_serving(program: Program) -> None:
         urllib.request.urlopen(request, timeout=5).read()
 
     _wait(program, ask)
+
+
+async def spend(program: Program, load: Load, seed: int) -> tuple[float, Outcome]:
+    """CPU seconds that a program spends on a load. Raises RuntimeError unless all of it is answered."""
+    before = program.cpu()
+    outcome = await drive(program.port, load, seed=seed)
+    await asyncio.sleep(0.1)  # the last answer's own cleanup belongs to it
+    if outcome.errors:
+        raise RuntimeError(f"{program.name}: {len(outcome.errors)} failed requests, the first: {outcome.errors[0]}")
+    return program.cpu() - before, outcome
 
 
 def _wait(program: Program, attempt: object) -> None:

@@ -29,11 +29,12 @@ from bench.contestants import (
     mock_command,
     running,
     smg_command,
+    spend,
     wait_listening,
     wait_serving,
 )
 from bench.frontend_kv import run_kv
-from bench.load import Load, Outcome, close, connect, drive, first_tokens, request_bytes
+from bench.load import Load, Outcome, close, connect, first_tokens, request_bytes
 from bench.measure import percentile
 from bench.report import Bar, print_bars, run_in_folder
 from enginehouse.adapters.link import Link, LinkSettings
@@ -60,13 +61,7 @@ class Bench:
     async def spend(self, program: Program, load: Load) -> tuple[float, Outcome]:
         """CPU seconds that a program spends on a load."""
         self.seed += 100_000
-        before = program.cpu()
-        outcome = await drive(program.port, load, seed=self.seed)
-        # The last answer's own cleanup belongs to it.
-        await asyncio.sleep(0.1)
-        if outcome.errors:
-            raise RuntimeError(f"{program.name}: {len(outcome.errors)} failed requests, the first: {outcome.errors[0]}")
-        return program.cpu() - before, outcome
+        return await spend(program, load, self.seed)
 
 
 async def tokens(bench: Bench, streams: int, rounds: int, figures: dict[str, dict[str, list[float]]]) -> None:

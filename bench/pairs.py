@@ -8,7 +8,6 @@ both legs whoever sends them: it is measured in the same turns with no frontend 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import statistics
 import sys
@@ -17,8 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.bare_pairs import Bare
-from bench.contestants import Program, free_port, running, wait_listening, wait_serving
-from bench.load import Load, close, connect, drive, request_bytes
+from bench.contestants import Program, free_port, running, spend, wait_listening, wait_serving
+from bench.load import Load, close, connect, request_bytes
 from bench.report import Bar, print_bars, run_in_folder
 from enginehouse.domain.engine import Target
 
@@ -81,14 +80,8 @@ async def _cpu(programs: dict[str, Program], load: Load, rounds: int, figures: F
     for number in range(rounds):
         names = list(programs)
         for name in names if number % 2 else reversed(names):
-            program = programs[name]
-            before = program.cpu()
-            outcome = await drive(program.port, load, seed=(number + 1) * 100_000)
-            await asyncio.sleep(0.1)  # the last answer's own cleanup belongs to it
-            if outcome.errors:
-                raise RuntimeError(f"{program.name}: {len(outcome.errors)} failed, the first: {outcome.errors[0]}")
-            spent = (program.cpu() - before) / outcome.tokens
-            figures.setdefault(f"{protocol}, {name}: CPU us per token", []).append(spent * 1e6)
+            spent, outcome = await spend(programs[name], load, (number + 1) * 100_000)
+            figures.setdefault(f"{protocol}, {name}: CPU us per token", []).append(spent / outcome.tokens * 1e6)
 
 
 async def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
