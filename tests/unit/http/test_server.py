@@ -284,6 +284,7 @@ def test_m15_who_has_connected_before_the_stop_is_answered() -> None:
             queued.sendall(post(b"queued"))  # the kernel takes it: the server has had no turn since
             server.http.stop_accepting()
             closing = asyncio.create_task(server.http.close(20))
+            await asyncio.sleep(0.05)  # a client that has only just connected needs a moment to ask
             writer.write(post(b"accepted"))
             status, headers, body = await answer(reader)
             assert (status, headers["connection"], body) == (200, "close", b"<accepted>")
