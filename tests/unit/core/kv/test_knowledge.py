@@ -427,8 +427,11 @@ def test_events_that_proved_wrong_do_not_count_at_all() -> None:
     world = World(A)
     world.knowledge.apply(A, fake_stored(TOKENS))
     world.ask(A, cached=40, times=WINDOW)
-    assert world.view(A).verdict is Verdict.WRONG
+    seen = world.view(A)
+    assert (seen.verdict, seen.predicted_tokens) == (Verdict.WRONG, 96 * WINDOW)
     assert world.held(A) == 0
+    world.ask(A, cached=40)
+    assert world.view(A).predicted_tokens == 96 * WINDOW, "they predict nothing"
 
 
 def test_what_is_held_against_events_is_forgotten_with_them() -> None:
