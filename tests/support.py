@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,23 @@ def running(command: Sequence[str | Path], *, env: Mapping[str, str] | None = No
         yield child
     finally:
         child.end()
+
+
+class Answers(BaseHTTPRequestHandler):
+    """To be given its `do_GET` and the like; keeps no log."""
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def http_server(answers: type[Answers]) -> Iterator[str]:
+    """A server of another thread, for the length of a with block; its URL."""
+    with HTTPServer(("127.0.0.1", 0), answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

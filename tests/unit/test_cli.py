@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import enginehouse
 from enginehouse.cli import COMMANDS, main
 from enginehouse.http.fleet_table import duration, render, table
 from enginehouse.mock.vocabulary import BUNDLED
+from tests.support import Answers, http_server
 
 
 @pytest.fixture(autouse=True)
@@ -199,29 +200,18 @@ def test_check_warns_of_what_changes_nothing_for_two_pools(capsys: pytest.Captur
 @pytest.fixture
 def frontend() -> Iterator[Callable[[bytes], str]]:
     """A server that answers /engines with the given body; returns its URL."""
-    servers: list[tuple[HTTPServer, threading.Thread]] = []
+    with ExitStack() as servers:
 
-    def start(body: bytes) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200 if self.path == "/engines" else 404)
-                self.end_headers()
-                self.wfile.write(body)
+        def start(body: bytes) -> str:
+            class Page(Answers):
+                def do_GET(self) -> None:
+                    self.send_response(200 if self.path == "/engines" else 404)
+                    self.end_headers()
+                    self.wfile.write(body)
 
-            def log_message(self, *args: object) -> None:
-                pass
+            return f"{servers.enter_context(http_server(Page))}/"
 
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_port}/"
-
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        yield start
 
 
 def test_engines_prints_a_table(frontend: Callable[[bytes], str], capsys: pytest.CaptureFixture[str]) -> None:

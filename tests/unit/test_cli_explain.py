@@ -6,9 +6,8 @@ import io
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -24,6 +23,7 @@ from enginehouse.core.routing.policy import Router
 from enginehouse.core.routing.settings import RoutingSettings
 from enginehouse.http.decision_table import ALONE, RULES, render
 from enginehouse.http.fleet_table import NotAPage
+from tests.support import Answers, http_server
 from tests.unit.core.routing.fakes import FakePrompt
 
 MODELS = {"data": [{"id": "qwen"}]}
@@ -62,36 +62,25 @@ def told_apart(protocol: str = "vllm", **settings: Any) -> Any:
 @pytest.fixture
 def frontend() -> Iterator[tuple[Start, list[bytes]]]:
     """Starts a server that answers as it is told and keeps what it is sent; gives its URL."""
-    servers: list[tuple[HTTPServer, threading.Thread]] = []
     bodies: list[bytes] = []
+    with ExitStack() as servers:
 
-    def start(explained: bytes, status: int = 200, models: Any = MODELS) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200 if self.path == "/v1/models" else 404)
-                self.end_headers()
-                self.wfile.write(json.dumps(models).encode())
+        def start(explained: bytes, status: int = 200, models: Any = MODELS) -> str:
+            class Frontend(Answers):
+                def do_GET(self) -> None:
+                    self.send_response(200 if self.path == "/v1/models" else 404)
+                    self.end_headers()
+                    self.wfile.write(json.dumps(models).encode())
 
-            def do_POST(self) -> None:
-                bodies.append(self.rfile.read(int(self.headers["content-length"])))
-                self.send_response(status if self.path == "/explain" else 404)
-                self.end_headers()
-                self.wfile.write(explained)
+                def do_POST(self) -> None:
+                    bodies.append(self.rfile.read(int(self.headers["content-length"])))
+                    self.send_response(status if self.path == "/explain" else 404)
+                    self.end_headers()
+                    self.wfile.write(explained)
 
-            def log_message(self, *args: object) -> None:
-                pass
+            return servers.enter_context(http_server(Frontend))
 
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start, bodies
-    for server, thread in servers:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        yield start, bodies
 
 
 def test_the_candidates_are_printed_best_first_with_their_parts(
