@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from google.protobuf.struct_pb2 import Struct
@@ -18,9 +19,7 @@ KEEP_JSON = (
 
 def _keep_struct() -> bytes:
     made = Struct()
-    made.update({"do_remote_decode": True, "do_remote_prefill": False})
-    for name in ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"):
-        made[name] = None
+    made.update(json.loads(KEEP_JSON))
     return made.SerializeToString(deterministic=True)
 
 
