@@ -64,9 +64,8 @@ class Target:
         for what, host in (("host", self.host), ("bootstrap-host", self.bootstrap_host)):
             if host is not None and not is_host(host):
                 raise InvalidTarget(f"{what} {host!r} is not a host name or address")
-        if not 1 <= self.port <= 65535:
-            raise InvalidTarget(f"port {self.port} is outside 1 to 65535")
         for name, port in (
+            ("port", self.port),
             ("kv-events-port", self.kv_events_port),
             ("kv-replay-port", self.kv_replay_port),
             ("bootstrap-port", self.bootstrap_port),
