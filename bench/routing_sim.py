@@ -155,7 +155,7 @@ class Simulation:
         decision, charge, sent = self.frontends[which].choose(request, request.at)
         self._open[number] = charge, sent
         engine = self.engines[decision.chosen.member]
-        job = Job(request, number, engine.number, request.at)
+        job = Job(request, number, engine.number)
         job.predicted = decision.predicted
         engine.submit(job, request.at)
         self._wake(engine)

@@ -139,7 +139,6 @@ class Job:
     request: Request
     number: int
     engine: int
-    sent_at: float
     predicted: int = 0
     """Tokens that the frontend took to be cached."""
     more: int = 0

@@ -48,7 +48,7 @@ def drive(engine: Engine, requests: Sequence[Request]) -> None:
     for number, one in enumerate(requests):
         while (at := engine.next_at) is not None and at <= one.at:
             engine.advance(at)
-        engine.submit(Job(one, number, 0, one.at), one.at)
+        engine.submit(Job(one, number, 0), one.at)
     while (at := engine.next_at) is not None:
         engine.advance(at)
 
@@ -143,7 +143,7 @@ def test_every_request_ends_and_nobody_finds_more_than_there_is(policy: PolicyNa
     result = simulation.run()
     assert sorted(job.number for job in simulation.done) == list(range(120))
     assert sum(job.found for job in simulation.done) <= workload.unlimited_hits()
-    assert all(job.sent_at < job.first_at <= job.done_at for job in simulation.done)
+    assert all(job.request.at < job.first_at <= job.done_at for job in simulation.done)
     assert 1.0 <= result.spread_requests <= 3.0
     for engine in simulation.engines:
         assert engine.in_flight == 0
