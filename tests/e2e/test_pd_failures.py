@@ -275,10 +275,9 @@ def test_p7_a_failed_transfer_is_no_answer(two: Make, protocol: str) -> None:
     fleet.idle()
 
 
-@pytest.mark.parametrize("fault", ["handover_wrong_room"])
-def test_p3_sglang_a_leg_in_the_wrong_room_is_stopped_and_tried_elsewhere(two: Make, fault: str) -> None:
+def test_p3_sglang_a_leg_in_the_wrong_room_is_stopped_and_tried_elsewhere(two: Make) -> None:
     fleet = two("sglang", 2, 2, "--handover-timeout", 2)
-    fleet.prefill[0].faults(**{fault: True})
+    fleet.prefill[0].faults(handover_wrong_room=True)
     for _ in range(2):
         assert ask(fleet.front).whole
     fleet.idle()
