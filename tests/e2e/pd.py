@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,8 +240,3 @@ def unanswered(front: Front) -> None:
 def stream(front: Front, **more: Any) -> Stream:
     """A request that is on its way; nothing of the answer is read yet."""
     return Stream(front, chat(**more))
-
-
-def settled(engines: Sequence[Engine]) -> list[int]:
-    """Requests that each engine has seen."""
-    return [engine.requests for engine in engines]
