@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
-from typing import ClassVar
 
 import httptools
 from uvicorn._types import ASGISendEvent
@@ -19,6 +18,7 @@ from uvicorn.server import ServerState
 
 from enginehouse.core.openai.answers import error_body
 from enginehouse.domain.errors import EnginehouseError, HeadersTooLarge, InvalidRequest
+from enginehouse.http import framing
 from enginehouse.http.direct_stream import DirectStream
 from enginehouse.http.exchange import EXTENSION
 from enginehouse.http.linger import Linger
@@ -32,10 +32,6 @@ _MAX_PIPELINE = 8
 """Requests that may wait behind the one that is answered before the connection is read no further."""
 _TURN = 16 * 1024
 """Bytes that are parsed at a time before others have their turn: as one-byte chunks they cost a millisecond."""
-
-
-class BadFraming(Exception):
-    """Headers that leave it open where the request ends, or for whom it is. The parser passes it on as its own."""
 
 
 class ConnectionsState(ServerState):
@@ -70,8 +66,6 @@ class DirectProtocol(HttpToolsProtocol):
     """False: what still comes is dropped, and the connection ends with the answers that are under way."""
     _declining = False
     """A parser is being told again what was said of a request whose upgrade is ignored."""
-
-    _FRAMING: ClassVar = (b"content-length", b"transfer-encoding")
 
     @property
     def unused(self) -> bool:
@@ -116,7 +110,7 @@ class DirectProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._declining:
             return
-        self._check_framing()
+        framing.check(self.headers, self.parser.get_http_version())
         self._head_is_here()
         answering = self.cycle is not None and not self.cycle.response_complete
         super().on_headers_complete()
@@ -124,7 +118,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._raw -= self._head_size
         if self.server_state.leaving:
             self.cycle.keep_alive = False
-        if self._has_body():
+        if framing.has_body(self.headers):
             self.cycle.send = partial(self._send, self.cycle)  # type: ignore[method-assign]
         stream = DirectStream(self.cycle)
         self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
@@ -138,7 +132,7 @@ class DirectProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._declining or (self.parser.should_upgrade() and self._has_body()):
+        if self._declining or (self.parser.should_upgrade() and framing.has_body(self.headers)):
             return  # the parser leaves the body of a request that asks for an upgrade to whoever upgrades
         self._in_head, self._raw = True, 0
         super().on_message_complete()
@@ -252,26 +246,12 @@ class DirectProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
 
-    def _check_framing(self) -> None:
-        """Raise BadFraming for what proxies and servers are known to understand differently."""
-        names = [name for name, _ in self.headers]
-        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
-        version = self.parser.get_http_version()
-        if names.count(b"host") > 1 or (version == "1.1" and b"host" not in names):
-            raise BadFraming
-        if codings and (codings != [b"chunked"] or version == "1.0"):
-            raise BadFraming
-
-    def _has_body(self) -> bool:
-        return any(name in self._FRAMING and value.strip() != b"0" for name, value in self.headers)
-
     def _decline_upgrade(self) -> None:
         """Go on with HTTP/1.1: clients that would like HTTP/2 ask for it in passing and take no for an answer."""
         self.parser = httptools.HttpRequestParser(self)
-        if self._has_body():
-            framing = b"".join(b"%b: %b\r\n" % pair for pair in self.headers if pair[0] in self._FRAMING)
+        if framing.has_body(self.headers):
             self._declining = True
-            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
+            self.parser.feed_data(framing.same_body(self.headers))
             self._declining = False
 
     async def _send(self, cycle: RequestResponseCycle, message: ASGISendEvent) -> None:
