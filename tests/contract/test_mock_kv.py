@@ -63,10 +63,12 @@ class Subscriber:
         raise AssertionError("nothing is heard")
 
 
-async def replay(context: zmq.asyncio.Context, endpoint: str, start: int) -> list[list[bytes]]:
-    """All replies to one request, the end marker with them."""
+async def replay(context: zmq.asyncio.Context, endpoint: str, start: int, *, slow: bool = False) -> list[list[bytes]]:
+    """All replies to one request, the end marker with them. slow: none is buffered on this side before it is read."""
     socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, int(slow))
+    if slow:
+        socket.setsockopt(zmq.RCVBUF, 4096)
     socket.connect(endpoint)
     await socket.send_multipart([b"", start.to_bytes(8, "big")])
     replies = [await asyncio.wait_for(socket.recv_multipart(), 20)]
@@ -146,9 +148,11 @@ def test_a_long_replay_comes_whole() -> None:
         async with peer(ProtocolName.VLLM, **KV) as one, sockets() as context:
             kv = one.engine.engine.kv
             assert kv is not None
+            long = [70_000] * 800  # so that all of it is more than the system's buffers take
             for number in range(5000):
-                kv.publish(0, [Stored([number.to_bytes(16, "big")], None, [1, 2, 3, 4])])
-            assert numbers(await replay(context, one.engine.kv_replay_endpoints[0], 0)) == [*range(5000), END]
+                kv.publish(0, [Stored([number.to_bytes(16, "big")], None, long)])
+            replies = await replay(context, one.engine.kv_replay_endpoints[0], 0, slow=True)
+            assert numbers(replies) == [*range(5000), END]
 
     asyncio.run(main())
 
