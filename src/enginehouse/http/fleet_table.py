@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Page = Mapping[str, Any]
@@ -30,13 +30,13 @@ def _lines(page: Page) -> Iterator[str]:
     state = "ready" if page["ready"] else "not ready: " + "; ".join(page["reasons"])
     yield f"{model}, {page['topology']['name']}, {page['policy']}, {page['requests_in_flight']} in flight, {state}"
     index, pools = page.get("kv_index"), page.get("pools")
+    kv = ("KV",) if index else ()
     if pools:
-        yield from _pools(page, pools, with_kv=bool(index))
+        yield from _pools(page, pools, kv)
     else:
         yield ""
         if page["engines"]:
-            titles = ("NAME", "STATE", "ROLE", "STREAMS", "SINCE", "NEXT", *(("KV",) if index else ()), "REASON")
-            yield from table(titles, (engine_row(engine, with_kv=bool(index)) for engine in page["engines"]))
+            yield from _engines(page["engines"], "NAME", "STATE", "ROLE", "STREAMS", "SINCE", "NEXT", *kv, "REASON")
         else:
             yield "no engines"
     if index:
@@ -53,8 +53,11 @@ def _lines(page: Page) -> Iterator[str]:
         yield from table(("FEED", "STATE", "AGE", "LISTINGS", "NEXT", "ERROR"), map(feed_row, page["feeds"]))
 
 
-def _pools(page: Page, pools: Page, *, with_kv: bool) -> Iterator[str]:
-    """Each pool by itself: how many serve, what that means for requests, and its engines."""
+def _pools(page: Page, pools: Page, kv: Sequence[str]) -> Iterator[str]:
+    """Each pool by itself: how many serve, what that means for requests, and its engines.
+
+    Their part in pairs is told instead of their role.
+    """
     most = pools["max_handovers_per_prefill"]
     yield (
         f"{pools['pairs_in_flight']} pairs in flight, {pools['handovers_under_way']} hand-overs under way and"
@@ -67,6 +70,7 @@ def _pools(page: Page, pools: Page, *, with_kv: bool) -> Iterator[str]:
         "serving": f"{serving} serve" if serving else "no decode engine serves",
         None: "role not known yet",
     }
+    group = ("GROUP",) if any(engine["group"] for engine in page["engines"]) else ()
     for pool, head in heads.items():
         engines = [engine for engine in page["engines"] if engine["pool"] == pool]
         if not engines and pool is None:
@@ -74,40 +78,24 @@ def _pools(page: Page, pools: Page, *, with_kv: bool) -> Iterator[str]:
         yield ""
         yield f"{pool} pool: {head}" if pool else f"{head}:"
         if engines:
-            grouped = any(engine["group"] for engine in page["engines"])
-            titles = ("NAME", "STATE", "PAIRS", *(("HAND-OVERS",) if pool == "prefill" else ()))
-            titles = (*titles, *(("GROUP",) if grouped else ()), "STREAMS", "SINCE", "NEXT")
-            titles = (*titles, *(("KV",) if with_kv else ()), "REASON")
-            yield from table(titles, (pool_row(engine, grouped=grouped, with_kv=with_kv) for engine in engines))
+            handovers = ("HAND-OVERS",) if pool == "prefill" else ()
+            yield from _engines(
+                engines, "NAME", "STATE", "PAIRS", *handovers, *group, "STREAMS", "SINCE", "NEXT", *kv, "REASON"
+            )
 
 
-def pool_row(engine: Page, *, grouped: bool, with_kv: bool) -> tuple[str, ...]:
-    """One engine of a pool in cells: its part in pairs instead of its role."""
-    name, state, _, *rest = engine_row(engine, with_kv=with_kv)
-    handovers = () if engine["handovers"] is None else (str(engine["handovers"]),)
-    return (name, state, str(engine["pairs"]), *handovers, *((engine["group"] or "-",) if grouped else ()), *rest)
+def _engines(engines: Iterable[Page], *titles: str) -> Iterator[str]:
+    return table(titles, ([_CELLS[title](engine) for title in titles] for engine in engines))
 
 
-def engine_row(engine: Page, *, with_kv: bool = False) -> tuple[str, ...]:
-    """One engine in cells. NEXT is the next thing that happens by itself: a try, the end of a drain or of a respite.
-
-    KV is how far its KV events are believed, and how many blocks it holds by them.
-    """
+def _next(engine: Page) -> str:
+    """The next thing that happens by itself: a try, the end of a drain or of a respite."""
     coming = (
         ("try in ", engine["next_try_seconds"]),
         ("cut in ", engine["drain_left_seconds"]),
         ("kept for ", engine["kept_for_seconds"]),
     )
-    return (
-        engine["name"],
-        engine["state"],
-        engine["role"] or "-",
-        str(engine["streams"]),
-        duration(engine["state_seconds"]),
-        next((words + duration(seconds) for words, seconds in coming if seconds is not None), "-"),
-        *((kv_cell(engine["kv"] or ()),) if with_kv else ()),
-        engine["reason"] or "",
-    )
+    return next((words + duration(seconds) for words, seconds in coming if seconds is not None), "-")
 
 
 def kv_cell(ranks: Sequence[Page]) -> str:
@@ -120,6 +108,22 @@ def kv_cell(ranks: Sequence[Page]) -> str:
     trusts = sorted({str(rank["trust"]) for rank in by_events})
     told = f"{'/'.join(trusts)} {sum(rank['blocks'] for rank in by_events)}"
     return told if len(by_events) == len(ranks) else f"{told}, {len(by_events)} of {len(ranks)}"
+
+
+_CELLS: Mapping[str, Callable[[Page], str]] = {
+    "NAME": lambda engine: engine["name"],
+    "STATE": lambda engine: engine["state"],
+    "ROLE": lambda engine: engine["role"] or "-",
+    "PAIRS": lambda engine: str(engine["pairs"]),
+    "HAND-OVERS": lambda engine: str(engine["handovers"]),
+    "GROUP": lambda engine: engine["group"] or "-",
+    "STREAMS": lambda engine: str(engine["streams"]),
+    "SINCE": lambda engine: duration(engine["state_seconds"]),
+    "NEXT": _next,
+    "KV": lambda engine: kv_cell(engine["kv"] or ()),
+    "REASON": lambda engine: engine["reason"] or "",
+}
+"""What stands of an engine in each column."""
 
 
 def kv_notes(engine: Page) -> Iterator[tuple[str, ...]]:
