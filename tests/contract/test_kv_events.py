@@ -19,7 +19,7 @@ from enginehouse.adapters.kv_events.rota import AT_ONCE, weight
 from enginehouse.adapters.kv_events.sockets import new_socket
 from enginehouse.domain.engine import KvEventSource
 from enginehouse.ports import KvSubscription
-from tests.contract.kv_peers import Heard, Publisher
+from tests.contract.kv_peers import WITHIN, Heard, Publisher
 from tests.support import free_port
 
 QUICK = KvEventSettings(connect_timeout=0.5, reconnect_limit=0.1, replay_idle_limit=0.2)
@@ -72,6 +72,26 @@ def test_batches_arrive_in_order_with_their_rank(run: Any) -> None:
             await heard.until(lambda: len(heard.live) == 500)
             assert heard.live == [(3, n, b"batch %d" % n) for n in range(500)]
             assert heard.told[0] == "connected"
+
+    run(test())
+
+
+def test_a_connection_is_told_before_what_came_over_it(run: Any) -> None:
+    async def test() -> None:
+        with publisher() as peer, opened() as events:
+            heard = Heard()
+            followed = events.subscribe(KvEventSource(0, peer.endpoint), heard)
+            await asyncio.sleep(0)
+            assert isinstance(followed, subscription.ZmqSubscription)
+            assert followed._sockets is not None
+            live, _ = followed._sockets
+            # The loop stands still until there is both to read.
+            assert peer.live.poll(WITHIN * 1000)
+            peer.publish(0)
+            assert live.poll(WITHIN * 1000)
+            assert not heard.told
+            await heard.until(lambda: heard.live)
+            assert heard.told == ["connected", "0"]
 
     run(test())
 
