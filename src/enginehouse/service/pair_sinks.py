@@ -114,7 +114,6 @@ class Decoding(Attempt):
         self.answer = _Nobody()
         self.begun = _nothing
         self.error = None
-        self.paused = False
         self.done = self._loop.create_future()
 
 
