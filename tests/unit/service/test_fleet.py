@@ -600,6 +600,22 @@ def test_g9_a_canary_has_to_end_well_not_only_to_begin() -> None:
     play(scene)
 
 
+def test_g9_tokens_that_flow_meanwhile_do_not_stand_in_for_the_end_of_a_canary() -> None:
+    async def scene(world: World) -> None:
+        await world.serve(A, B)
+        engine = world.engine("e1")
+        engine.process.answers = False
+        world.fleet.report_failure(world.member("e1"), EngineBroken("x"))
+        await world.until(lambda: engine.calls)
+        failed = world.fleet.counters.checks_failed
+        engine.heard += 1
+        engine.calls[-1].deliver([1])
+        await world.until(lambda: world.fleet.counters.checks_failed > failed)
+        assert world.state("e1") is State.SUSPECT
+
+    play(scene)
+
+
 @pytest.mark.parametrize("answered", [True, False])
 def test_p1_an_answer_that_ends_well_makes_up_for_hand_overs_that_timed_out(*, answered: bool) -> None:
     async def scene(world: World) -> None:

@@ -540,7 +540,7 @@ def test_time_in_which_the_client_does_not_read_is_not_the_engines() -> None:
         call.deliver([2], Finish.LENGTH)
         await request
 
-    play(scenario, limits=RequestSettings(token_timeout=5))
+    play(scenario, limits=RequestSettings(first_token_timeout=30, token_timeout=5))
 
 
 def test_o3_a_stop_string_ends_the_answer_and_aborts_the_engine_once() -> None:
