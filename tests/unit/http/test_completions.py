@@ -381,6 +381,22 @@ def test_d26_every_engine_is_listed_with_state_and_reason() -> None:
     run(scenario)
 
 
+def test_an_engine_is_listed_with_what_it_was_given() -> None:
+    async def scenario(edge: Edge) -> None:
+        async def load() -> Any:
+            (row,) = (await edge.client.get("/engines")).json()["engines"]
+            return row["load"]
+
+        request = asyncio.create_task(edge.post("/v1/completions", prompt=[5, 6, 7]))
+        call = await edge.call()
+        assert await load() == [{"rank": None, "requests": 1, "prompt_tokens": 3}]
+        call.deliver([9], Finish.LENGTH)
+        await request
+        assert await load() == [{"rank": None, "requests": 0, "prompt_tokens": 0}]
+
+    run(scenario)
+
+
 def test_d16_d17_nothing_is_encoded_for_one_generation_with_the_tokenizer_of_another() -> None:
     """The next generation has another tokenizer, which cannot be loaded: it gets no request, and we are not ready."""
 
