@@ -194,6 +194,7 @@ class World:
         self.ledger.check()
         assert all(engine.streams == 0 for engine in self.fleet.view().engines)
         assert self.generator.pairs.in_flight == Counter()
+        assert not self.generator.pairs._met_at
         assert self.generator.pairs.waiting == 0
 
 

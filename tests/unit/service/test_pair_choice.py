@@ -222,6 +222,31 @@ def test_a_burst_waits_for_room_at_the_prefill_engines_in_order(protocol: Protoc
     play(scenario, "pabc", protocol, handover=HandoverSettings(max_handovers_per_prefill=2))
 
 
+def test_for_each_free_place_one_of_those_who_wait_looks_again_and_no_other() -> None:
+    async def scenario(world: World) -> None:
+        requests = [world.ask() for _ in range(5)]
+        await asyncio.sleep(0.001)
+        looks = 0
+        choose = world.generator._choose
+
+        def counted(*args: Any, **how: Any) -> Choice:
+            nonlocal looks
+            looks += 1
+            return choose(*args, **how)
+
+        world.generator._choose = counted  # type: ignore[method-assign]
+        for number in range(1, 5):
+            world.open("p")[0].deliver([9], Finish.LENGTH)
+            await asyncio.sleep(0.001)
+            assert looks == number
+        world.open("p")[0].deliver([9], Finish.LENGTH)
+        for call in world.open("a"):
+            call.deliver([7], Finish.LENGTH)
+        await asyncio.gather(*requests)
+
+    play(scenario, "pa", handover=HandoverSettings(max_handovers_per_prefill=1))
+
+
 def test_who_waits_too_long_for_room_is_told_to_come_again() -> None:
     async def scenario(world: World) -> None:
         first = world.ask()
