@@ -369,6 +369,30 @@ def test_s2_a_large_body_is_no_large_head() -> None:
     run(echo, scenario)
 
 
+def test_the_end_of_a_client_is_noticed_when_its_large_body_was_left_paused() -> None:
+    """More of it came between two turns of the handler than uvicorn likes to have waiting."""
+
+    async def waits(stream: Stream, body: bytes, scope: Scope, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario(server: Server) -> None:
+        _, writer = await server.connect()
+        writer.write(post(b"x" * 90_000)[:-90_000])
+        while not server.http.connections:
+            await asyncio.sleep(0)
+        (protocol,) = server.http._state.connections
+        while protocol.unused:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)  # the handler waits for the body
+        for _ in range(9):
+            protocol.data_received(b"x" * 10_000)
+        assert not protocol.transport.is_reading()
+        writer.close()
+        assert await server.outcomes.get() == "gone"
+
+    run(waits, scenario)
+
+
 def test_a_client_that_never_finishes_its_head_is_cut() -> None:
     async def scenario(server: Server) -> None:
         silent, one = await server.connect()
