@@ -175,11 +175,13 @@ def test_check_says_how_requests_are_routed(capsys: pytest.CaptureFixture[str]) 
 
 def test_check_warns_of_what_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["check", "--engine=grpc://a:1", "--kv-events-port=5557", "--kv-temperature=1", "--affinity-header=x-chat"]
-    assert main([*argv, "--kv-index-blocks=7", "--kv-events-connect-timeout=1"]) == 0
+    more = ["--kv-index-blocks=7", "--kv-events-connect-timeout=1", "--affinity-load-factor=2"]
+    assert main([*argv, *more]) == 0
     out = capsys.readouterr().out
     for flag in ("kv-events-port", "kv-temperature", "kv-index-blocks", "kv-events-connect-timeout"):
         assert f"warning: --{flag} changes nothing: it is for --policy kv" in out
     assert "warning: --affinity-header changes nothing" in out
+    assert "warning: --affinity-load-factor changes nothing: --affinity is off" in out
     assert main(["check", "--engine=grpc://a:1", "--affinity=user", "--affinity-header=x-chat"]) == 0
     assert "--affinity-header changes nothing: it is for --affinity header, and that is user" in capsys.readouterr().out
 

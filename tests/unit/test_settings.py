@@ -177,6 +177,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             (["--engine=grpc://a:1", f"--host={host}"], [f"--host: '{host}' is neither an address nor a name"])
             for host in ("999.1.1.1", "1.2.3", "[::1]", "a b", "-a", "a..b", "http://a", "")
         ),
+        (["--engine=grpc://a:1", "--affinity-load-factor=0.5"], ["--affinity-load-factor: 0.5 is too small"]),
+        (["--engine=grpc://a:1", "--affinity-header=x y"], ["--affinity-header: 'x y' is no name of a header"]),
         (["--engine=grpc://a:1", "--prefill-wait=0"], ["--prefill-wait: 0", "more than 0"]),
         (["--engine=grpc://a:1", "--prefill-min-tokens=-1"], ["--prefill-min-tokens: -1", "0 or more"]),
         (["--engine=grpc://a:1", "--max-handovers-per-prefill=-1"], ["--max-handovers-per-prefill: -1", "0 or more"]),
