@@ -173,6 +173,8 @@ def test_k6_an_engine_that_lies_is_not_believed_until_it_is_honest_again(engine:
     rank = wait_kv(running, one, verdict="wrong", policy="approximate")
     assert "less than half of what its events promised" in rank["policy_reason"]
     one.faults()
+    # What it told is fetched anew, and promises nothing that could prove right until it is there.
+    wait_kv(running, one, verdict="wrong", trust="synced")
     for _ in range(3 * WINDOW):
         if believed(running, one)["verdict"] == "right":
             break
