@@ -377,8 +377,10 @@ def test_k5_seeds_change_every_key() -> None:
 
 def test_a_liar_hits_nothing_and_tells_all_the_same() -> None:
     sim = simulator(kv_events_port=0, kv_lies=True)
-    answers = [sim.submit(job(str(number))) for number in range(2)]
-    run(sim)
+    answers = []
+    for number in range(2):  # one after the other, so that an honest one would find the first one's blocks
+        answers.append(sim.submit(job(str(number))))
+        run(sim, now=4.0 * number)
     assert [answer.cached for answer in answers] == [0, 0]
     assert len(sim.ranks[0].cache) == 2
     assert len(sim.ranks[0].news or ()) == 1
