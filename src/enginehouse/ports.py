@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from enginehouse.domain.engine import EngineInfo, KvEventSource, Target
 from enginehouse.domain.errors import EngineError
@@ -212,6 +212,14 @@ class TextDecoder(Protocol):
         """What is still held, at the end."""
 
 
+class EncodedChat(NamedTuple):
+    """A conversation as the model gets it."""
+
+    token_ids: Sequence[int]
+    tail: str
+    """The end of its text, some hundred characters: whether the answer starts in the middle of something."""
+
+
 class Tokenizer(Protocol):
     """One model's tokenizer and chat template."""
 
@@ -228,14 +236,25 @@ class Tokenizer(Protocol):
 
     async def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], at_most: int | None = None
-    ) -> Sequence[int]:
+    ) -> EncodedChat:
         """Render the chat template and encode it; `at_most` as for encode.
 
         options: `chat_template_kwargs` and the like. Special tokens only as the template writes them. Raises
         InvalidRequest when the template refuses the messages or there is none.
         """
 
-    def decoder(self, *, skip_special_tokens: bool = True) -> TextDecoder: ...
+    def decoder(self, *, skip_special_tokens: bool = True, shown: frozenset[str] = frozenset()) -> TextDecoder:
+        """shown: special tokens that come through as text all the same, because something is written with them."""
+
+    def token_text(self, token_id: int) -> str:
+        """One token alone, special tokens too; what is no whole character becomes U+FFFD."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of text that a token stands for."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """Its source, where there is one."""
 
 
 # What is measured.

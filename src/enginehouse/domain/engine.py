@@ -31,6 +31,23 @@ class ProtocolName(StrEnum):
     """`vllm.Inference` and `vllm.Control` (vLLM's Rust frontend, `--grpc-port`)."""
 
 
+class Ability(StrEnum):
+    """What a request may need of an engine that not every protocol, release or model offers."""
+
+    LOGPROBS = "logprobs"
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    LOGIT_BIAS = "logit_bias"
+    PRIORITY = "priority"
+    JSON_SCHEMA = "json_schema"
+    JSON_OBJECT = "json_object"
+    REGEX = "regex"
+    GRAMMAR = "grammar"
+    CHOICE = "choice"
+    STRUCTURAL_TAG = "structural_tag"
+    EMBED = "embed"
+    GENERATE = "generate"
+
+
 class InvalidTarget(ValueError):
     """An engine address that cannot be used; the text says why and what would be right."""
 
@@ -216,6 +233,7 @@ class EngineInfo:
     """The model's own generation defaults, for engines that leave applying them to us."""
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    abilities: frozenset[Ability] = frozenset(Ability)
     bootstrap_host: str | None = None
     bootstrap_port: int | None = None
     """Where decode engines meet a prefill engine of SGLang."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from enginehouse.domain.constraint import Constraint
 from enginehouse.domain.handover import Handover
 
 
@@ -27,6 +28,15 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit), from -100 to 100."""
+    constraint: Constraint | None = None
+    logprobs: int | None = None
+    """Log probabilities of the answer's tokens, each with so many of the most likely ones; 0: its own only."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens."""
+    priority: int = 0
+    """Smaller ones go first, where the engine schedules by priority."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,17 @@ class Finish(StrEnum):
     LENGTH = "length"
 
 
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was at its place, by natural logarithm."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, log probability) of the most likely ones there, best first: as many as were asked for. The token
+    itself is among them only if it is one of the best."""
+
+
 @dataclass(slots=True)
 class Delta:
     """News of one answer: only ids not delivered before, whatever the engine repeats.
@@ -32,3 +43,7 @@ class Delta:
     """Prompt tokens that the engine took from its cache; None: not said (yet)."""
     kept: bytes | None = None
     """With the finish of a request that said Keep, and always there: what Fetch has to bring."""
+    logprobs: Sequence[TokenLogprob] | None = None
+    """One for each of `token_ids`, where they were asked for."""
+    prompt_logprobs: Sequence[TokenLogprob | None] | None = None
+    """Once, where they were asked for, one for each token of the prompt; None: the first, which nothing foretells."""

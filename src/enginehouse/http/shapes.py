@@ -30,7 +30,7 @@ class Shape(Generic[R]):
 
 
 async def _encode_chat(model: ServedModel, request: ChatRequest, at_most: int | None) -> Sequence[int]:
-    return await model.tokenizer.encode_chat(request.messages, request.template_options, at_most)
+    return (await model.tokenizer.encode_chat(request.messages, request.template_options, at_most)).token_ids
 
 
 async def _encode_prompt(model: ServedModel, request: CompletionRequest, at_most: int | None) -> Sequence[int]:

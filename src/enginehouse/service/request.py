@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from enginehouse.core.routing.decision import Decision
 from enginehouse.core.routing.pairs import Alone, PairDecision
+from enginehouse.domain.engine import Ability
 from enginehouse.domain.request import Sampling
 
 
@@ -45,6 +46,8 @@ class TokenRequest:
     """Requests with the same one belong together; None: it belongs to none."""
     decided: Decided | None = None
     """Hears each attempt's choice before the engine does, where somebody wants to know."""
+    needs: frozenset[Ability] = frozenset()
+    """Only engines that can do all of this may be chosen."""
 
 
 class Outdated(Exception):

@@ -24,7 +24,7 @@ from enginehouse.adapters.tokenizer.tables import ByteLevelTable, Table, table_f
 from enginehouse.adapters.tokenizer.template import ChatTemplate, find_template
 from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
-from enginehouse.ports import TextDecoder
+from enginehouse.ports import EncodedChat, TextDecoder
 
 log = structlog.get_logger("enginehouse.tokenizer")
 
@@ -34,6 +34,7 @@ each token, whether the prompt is refused then or not."""
 _PIECE: Final = 256 * 1024
 _MARGIN: Final = 2
 """Where a text is cut for counting a few tokens come out otherwise; never twice as many."""
+_TAIL: Final = 256
 _SLOWER: Final = 20
 """How many times slower the reference library is than the fast one, roughly."""
 
@@ -111,12 +112,13 @@ class ModelTokenizer:
 
     async def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], at_most: int | None = None
-    ) -> Sequence[int]:
+    ) -> EncodedChat:
         if self._template is None:
             raise InvalidRequest(
                 f"{self.template_problem}; use /v1/completions, or a tokenizer folder with a template", param="messages"
             )
-        return await self._ids(self._template.render(messages, options), False, at_most, "messages")
+        text = self._template.render(messages, options)
+        return EncodedChat(await self._ids(text, False, at_most, "messages"), text[-_TAIL:])
 
     async def _ids(self, text: str, add_special_tokens: bool, at_most: int | None, param: str) -> Sequence[int]:
         if len(text) <= self._inline:

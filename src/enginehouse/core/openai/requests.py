@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
+from enginehouse.core.output.pieces import Tool
 from enginehouse.domain.request import Sampling
 
 
@@ -26,6 +28,29 @@ class _Asked:
     skip_special_tokens: bool = True
     user: str | None = None
     prompt_cache_key: str | None = None
+    n: int = 1
+    """Answers to each prompt."""
+    keep_stop: bool = False
+    """A stop string that ends the answer stays in it."""
+    return_token_ids: bool = False
+
+
+class ToolChoiceMode(StrEnum):
+    """What a client says of calling tools."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+    NAMED = "named"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether the model may call tools, must, or must call a certain one."""
+
+    mode: ToolChoiceMode
+    name: str | None = None
+    """With NAMED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +61,12 @@ class ChatRequest(_Asked):
     """As the template takes them: no nulls, arguments of tool calls as objects, content a string or text parts."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """`add_generation_prompt` and `chat_template_kwargs`, as `Tokenizer.encode_chat` wants them."""
+    tools: tuple[Tool, ...] = ()
+    """What the model was offered and may call."""
+    tool_choice: ToolChoice = ToolChoice(ToolChoiceMode.AUTO)
+    parallel_tool_calls: bool = True
+    separate_reasoning: bool = True
+    """Thinking goes into a field of its own; else it stays in the content as the model wrote it."""
 
     @property
     def prompt_param(self) -> str:
@@ -48,7 +79,12 @@ class CompletionRequest(_Asked):
     """A body of `/v1/completions`."""
 
     prompt: str | tuple[int, ...]
+    """The first one."""
+    more_prompts: tuple[str | tuple[int, ...], ...] = ()
+    """Those after it: each is answered `n` times."""
     add_special_tokens: bool = True
+    echo: bool = False
+    """The prompt comes before each answer."""
 
     @property
     def prompt_param(self) -> str:

@@ -29,7 +29,7 @@ def encode(tokenizer: ModelTokenizer, text: str, *, add: bool = False) -> list[i
 
 
 def encode_chat(tokenizer: ModelTokenizer, messages: Any = CHAT, options: Any = ASK) -> list[int]:
-    return list(asyncio.run(tokenizer.encode_chat(messages, options)))
+    return list(asyncio.run(tokenizer.encode_chat(messages, options)).token_ids)
 
 
 def reference(tokenizer: Tokenizer, text: str, *, add: bool = False) -> list[int]:

@@ -1,0 +1,105 @@
+"""Answers as every API sees them: what is the same for chat, completions, responses and messages before it is bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from enginehouse.core.output.pieces import Piece
+from enginehouse.domain.errors import EnginehouseError
+from enginehouse.domain.stream import Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What names one answer to its client."""
+
+    answer_id: str
+    model: str
+    created: int
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """A token of the answer with how likely it was, in text: what `logprobs` shows."""
+
+    token: str
+    bytes: bytes
+    logprob: float
+    top: tuple[tuple[str, bytes, float], ...] = ()
+    """The most likely tokens at its place, best first."""
+    token_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of all choices together; the prompt counts once for each prompt, not for each choice."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+    """None: the engine did not say."""
+    reasoning_tokens: int | None = None
+    """None: thinking was not told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why one choice ended."""
+
+    finish: Finish
+    called: bool = False
+    """It has tool calls."""
+    stop: str | None = None
+    """The stop string that ended it."""
+
+
+@dataclass(slots=True)
+class News:
+    """What came of one choice at once. A choice of plain text has none of it but its text: see Frames.text."""
+
+    pieces: Sequence[Piece] = ()
+    likelihoods: Sequence[Likelihood] | None = None
+    """None: not asked for."""
+    token_ids: Sequence[int] | None = None
+    """None: not asked for."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One whole answer."""
+
+    index: int
+    """Prompt-major: the answers to the first prompt come first."""
+    pieces: Sequence[Piece]
+    end: End
+    likelihoods: Sequence[Likelihood] | None = None
+    token_ids: Sequence[int] | None = None
+    prompt_text: str | None = None
+    """With `echo`: what comes before the answer."""
+    prompt_likelihoods: Sequence[Likelihood | None] | None = None
+    prompt_token_ids: Sequence[int] | None = None
+
+
+class Frames(Protocol):
+    """One streamed answer in the bytes of one API. Everything that does not change is put together once."""
+
+    def begin(self, choice: int) -> bytes:
+        """Before anything else of this choice. The first call begins the answer itself, whichever choice it is for."""
+
+    def text(self, choice: int, text: str) -> bytes:
+        """Plain content: the hot path."""
+
+    def news(self, choice: int, news: News) -> bytes:
+        """Anything else."""
+
+    def finish(self, choice: int, end: End) -> bytes:
+        """Once for each choice, after its last news."""
+
+    def end(self, usage: Usage) -> bytes:
+        """After the last choice: the usage where it was asked for, and whatever closes the stream."""
+
+    def error(self, error: EnginehouseError) -> bytes:
+        """Instead of all that is left, when the answer fails after it has begun."""
