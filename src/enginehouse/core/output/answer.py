@@ -26,7 +26,8 @@ class Likelihood:
     """A token of the answer with how likely it was, in text: what `logprobs` shows."""
 
     token: str
-    bytes: bytes
+    raw: bytes
+    """UTF-8, or a part of it where a token ends within a character."""
     logprob: float
     top: tuple[tuple[str, bytes, float], ...] = ()
     """The most likely tokens at its place, best first."""
