@@ -100,21 +100,23 @@ class ByteFallbackDecoder:
 class LibraryDecoder:
     """Any other decoder, through the library's stream. Keeps the ids of the answer, to know at its end what is held."""
 
-    __slots__ = ("_ids", "_out", "_skip", "_stream", "_tokenizer")
+    __slots__ = ("_ids", "_out", "_skipped", "_stream", "_tokenizer")
 
-    def __init__(self, tokenizer: LibraryTokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: LibraryTokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._stream: Any = DecodeStream(skip_special_tokens=skip_special_tokens)
+        self._skipped = skipped
+        self._stream: Any = DecodeStream(skip_special_tokens=False)
         self._ids: list[int] = []
         self._out = ""
 
     def push(self, token_ids: Sequence[int]) -> str:
+        if self._skipped:
+            token_ids = [token for token in token_ids if token not in self._skipped]
         self._ids.extend(token_ids)
         piece = "".join([self._stream.step(self._tokenizer, token) or "" for token in token_ids])
         self._out += piece
         return piece
 
     def flush(self) -> str:
-        whole: str = self._tokenizer.decode(self._ids, skip_special_tokens=self._skip)
+        whole: str = self._tokenizer.decode(self._ids, skip_special_tokens=False)
         return whole[len(self._out) :] if whole.startswith(self._out) else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,14 +12,12 @@ from functools import cache
 from typing import Any, Final
 
 import structlog
-from tokenizers import Tokenizer as LibraryTokenizer
 
 from enginehouse.adapters.tokenizer.backend import open_fast, open_library
-from enginehouse.adapters.tokenizer.content import Content, eos_token_ids, read_content
-from enginehouse.adapters.tokenizer.decoders import ByteFallbackDecoder, ByteLevelDecoder, LibraryDecoder
+from enginehouse.adapters.tokenizer.content import eos_token_ids, read_content
+from enginehouse.adapters.tokenizer.decoding import Decoding
 from enginehouse.adapters.tokenizer.errors import TokenizerError
 from enginehouse.adapters.tokenizer.files import find_files
-from enginehouse.adapters.tokenizer.tables import ByteLevelTable, Table, table_for
 from enginehouse.adapters.tokenizer.template import ChatTemplate, find_template
 from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
@@ -83,17 +80,9 @@ class ModelTokenizer:
         fast = open_fast(tokenizer_json, library, special, settings.segment_cache_mib << 20)
         self._encoder = library if fast is None else fast
         self._inline = settings.inline_characters // (_SLOWER if fast is None else 1)
-        # By whether special tokens are skipped; empty when the library has to decode.
-        self._tables: dict[bool, Table] = {}
-        if (table := table_for(content)) is not None:
-            tables: dict[bool, Table] = {False: table, True: table.without(content.special)}
-            if all(_agrees(tables[skip], library, content, skip) for skip in tables):
-                self._tables = tables
-        if not self._tables:
-            log.info("text is decoded by the library", decoder=_kind(content.decoder))
-        self._library: LibraryTokenizer | None = None if self._tables else library
+        self._decoding = Decoding(content, library)
         self.fast = fast is not None
-        del library, fast, content, table
+        del library, fast, content
         _give_back()
 
     def _open_template(self, files: Mapping[str, bytes]) -> ChatTemplate | None:
@@ -141,10 +130,18 @@ class ModelTokenizer:
                     )
         return self._encode(text, add_special_tokens)
 
-    def decoder(self, *, skip_special_tokens: bool = True) -> TextDecoder:
-        if self._library is not None:
-            return LibraryDecoder(self._library, skip_special_tokens)
-        return _decoder(self._tables[skip_special_tokens])
+    def decoder(self, *, skip_special_tokens: bool = True, shown: frozenset[str] = frozenset()) -> TextDecoder:
+        return self._decoding.decoder(skip_special_tokens, shown)
+
+    def token_text(self, token_id: int) -> str:
+        return self._decoding.token_bytes(token_id).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._decoding.token_bytes(token_id)
+
+    @property
+    def chat_template(self) -> str | None:
+        return None if self._template is None else self._template.source
 
     def _encode(self, text: str, add_special_tokens: bool) -> Sequence[int]:
         ids: Sequence[int] = self._encoder.encode(text, add_special_tokens=add_special_tokens).ids
@@ -168,31 +165,6 @@ def load_tokenizer(
     tokenizer = ModelTokenizer(files, settings or TokenizerSettings())
     log.info("tokenizer loaded", tokens=tokenizer.vocab_size, fast=tokenizer.fast, digest=tokenizer.digest[:12])
     return tokenizer
-
-
-def _decoder(table: Table) -> ByteLevelDecoder | ByteFallbackDecoder:
-    return ByteLevelDecoder(table) if isinstance(table, ByteLevelTable) else ByteFallbackDecoder(table)
-
-
-def _agrees(table: Table, library: LibraryTokenizer, content: Content, skip: bool) -> bool:
-    """Decoding by table gives the library's text, for id sequences of every kind."""
-    rng = random.Random(20261130)
-    size = len(content.tokens)
-    special = sorted(content.special)
-    short = [number for number, token in enumerate(content.tokens) if token is not None and len(token) <= 6][:2000]
-    for turn in range(96):
-        pool: Sequence[int] = (range(size), short or range(size), range(min(size, 600)))[turn % 3]
-        ids = [rng.choice(special) if special and rng.random() < 0.05 else rng.choice(pool) for _ in range(turn)]
-        decoder = _decoder(table)
-        if "".join([decoder.push((number,)) for number in ids]) + decoder.flush() != library.decode(
-            ids, skip_special_tokens=skip
-        ):
-            return False
-    return True
-
-
-def _kind(decoder: Any) -> str:
-    return str(decoder.get("type")) if isinstance(decoder, dict) else "none"
 
 
 def _give_back() -> None:

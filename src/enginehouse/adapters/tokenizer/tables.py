@@ -82,6 +82,17 @@ def table_for(content: Content) -> Table | None:
     return ByteFallbackTable([_text_or_byte(token, replacements) for token in content.tokens], strip)
 
 
+def piece_of(decoder: Any, token: str) -> bytes | None:
+    """The bytes of a token that a decoder of any shape reads as bytes; None: it is text, or stands for something."""
+    kinds = {step.get("type") for step in _steps(decoder)}
+    if "ByteLevel" in kinds:
+        piece = _bytes_or_text(token, _byte_characters())
+        return piece if isinstance(piece, bytes) else piece.encode()
+    if "ByteFallback" in kinds and (byte := _BYTE_TOKEN.fullmatch(token)):
+        return bytes([int(byte[1], 16)])
+    return None
+
+
 def _bytes_or_text(token: str | None, characters: dict[str, int]) -> str | bytes:
     if token is None:
         return ""

@@ -79,6 +79,7 @@ class ChatTemplate:
         except (TemplateError, RecursionError) as error:
             line = f" at line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
             raise TokenizerError(f"the chat template cannot be compiled{line}: {error}") from error
+        self.source = source
         self._named_tokens = dict(named_tokens)
         self._knows_developer = "developer" in source
         self._wants_parts = self._probe_parts()
