@@ -19,6 +19,8 @@ class Identity:
     model: str
     created: int
     """Unix seconds."""
+    prompt_tokens: int = 0
+    """Of all prompts together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Likelihood:
     top: tuple[tuple[str, bytes, float], ...] = ()
     """The most likely tokens at its place, best first."""
     token_id: int = 0
+    offset: int = 0
+    """Characters of the text before it: of the answer's, or of the prompt's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +61,28 @@ class End:
     """The stop string that ended it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """What an answer repeats of its prompt, as far as it was asked to."""
+
+    text: str | None = None
+    likelihoods: Sequence[Likelihood | None] | None = None
+    """One for each token of the prompt; None: the first, which nothing foretells."""
+    token_ids: Sequence[int] | None = None
+
+
 @dataclass(slots=True)
 class News:
     """What came of one choice at once. A choice of plain text has none of it but its text: see Frames.text."""
 
     pieces: Sequence[Piece] = ()
+    """Calls have their ids."""
     likelihoods: Sequence[Likelihood] | None = None
     """None: not asked for."""
     token_ids: Sequence[int] | None = None
     """None: not asked for."""
+    echo: Echo | None = None
+    """With the first news of a choice, where something of the prompt was asked for."""
 
 
 @dataclass(slots=True)
@@ -78,14 +95,14 @@ class Choice:
     end: End
     likelihoods: Sequence[Likelihood] | None = None
     token_ids: Sequence[int] | None = None
-    prompt_text: str | None = None
-    """With `echo`: what comes before the answer."""
-    prompt_likelihoods: Sequence[Likelihood | None] | None = None
-    prompt_token_ids: Sequence[int] | None = None
+    echo: Echo | None = None
 
 
 class Frames(Protocol):
-    """One streamed answer in the bytes of one API. Everything that does not change is put together once."""
+    """One streamed answer in the bytes of one API. Everything that does not change is put together once.
+
+    The choices of an answer share it: what is said of one may stand between the begin and the finish of another.
+    """
 
     def begin(self, choice: int) -> bytes:
         """Before anything else of this choice. The first call begins the answer itself, whichever choice it is for."""
