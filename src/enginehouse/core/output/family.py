@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 
 from enginehouse.core.output.marks import Marks
 from enginehouse.core.output.pieces import Content, OutputParser, ParserInput, Reasoning
@@ -13,12 +13,12 @@ from enginehouse.core.output.reader import GeneratorParser, Reader, Reading
 
 @dataclass(frozen=True)
 class Thinking:
-    """Reasoning between two marks, at the beginning of an answer."""
+    """Reasoning between two marks, at the beginning of an answer. White space around the marks belongs to them."""
 
     open: str
     close: str
     inside: bool = False
-    """The answer starts inside of it whatever the prompt ends with, until the closing mark."""
+    """The answer starts inside of it, until the closing mark, unless the prompt ends with that."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,13 @@ class ToolFormat:
     """Calls that an opening mark announces."""
 
     marks: Marks
-    read: Callable[[Reader, str, ParserInput], Reading[None]]
-    """Reads on from behind the mark (which it is given) to the end of the call or calls; says what it found."""
+    read: Callable[[Reader, str, ParserInput], Reading[bool]]
+    """Reads on from behind the mark (which it is given) to the end of the call or calls, and says them with
+    `reader.call`. False: what it read since the last call is none. That passes as text, or goes with a cut answer."""
     special: frozenset[str] = frozenset()
     """Tokens with a meaning in it: a tokenizer that hides special tokens has to show these."""
+    spaced: bool = False
+    """White space before a call, and after the last one, belongs to the format."""
 
 
 @dataclass(frozen=True)
@@ -51,25 +54,58 @@ class Family:
 
     def parser(self, given: ParserInput) -> OutputParser:
         """For one answer."""
-        read = self.whole or partial(_read, self)
+        read = self.whole or self._read
         return GeneratorParser(lambda reader: read(reader, given))
 
+    @cached_property
+    def _closing(self) -> tuple[Marks, Marks]:
+        """What thinking may end with where tools were not, and were, offered: a call does it too."""
+        close = Marks(self.thinking.close) if self.thinking else Marks()
+        return close, close | self.tools.marks if self.tools else close
 
-def _read(family: Family, reader: Reader, given: ParserInput) -> Reading[None]:
-    thinking = family.thinking if given.reasoning else None
-    tools = family.tools if given.tools else None
-    calls = tools.marks if tools is not None else Marks()
-    if thinking is not None:
-        inside = thinking.inside or given.prompt_tail.rstrip().endswith(thinking.open)
-        if not inside:
-            space = yield from reader.space()
-            inside = (yield from reader.next_is(thinking.open)) is not None
-            if not inside:
-                reader.say(space)
-        if inside:
-            mark = yield from reader.until(Marks(thinking.close) | calls, Reasoning)
-            if tools is not None and mark is not None and mark != thinking.close:
-                yield from tools.read(reader, mark, given)
-    while (mark := (yield from reader.until(calls, Content))) is not None:
-        assert tools is not None
-        yield from tools.read(reader, mark, given)
+    def _read(self, reader: Reader, given: ParserInput) -> Reading[None]:
+        tools = self.tools if given.tools else None
+        calls, spaced = (tools.marks, tools.spaced) if tools is not None else (_NONE, False)
+        inside, lead = False, ""
+        if self.thinking is not None and given.reasoning:
+            inside, lead = yield from _begin(self.thinking, reader, given)
+        reader.kind = Reasoning if inside else Content
+        ends = self._closing[tools is not None] if inside else calls
+        while (mark := (yield from reader.until(ends, trim=inside or spaced, lead=lead))) is not None:
+            lead = ""
+            if tools is not None and mark in calls.all:
+                if (yield from _call(tools, mark, reader, given)):
+                    reader.kind = Content  # a model that calls has thought enough, closing mark or not
+                    if spaced:
+                        lead = yield from reader.space()
+                        if reader.done:
+                            return
+            else:
+                yield from reader.space()
+                reader.kind, inside, ends = Content, False, calls
+
+
+_NONE = Marks()
+
+
+def _begin(thinking: Thinking, reader: Reader, given: ParserInput) -> Reading[tuple[bool, str]]:
+    """(whether the answer begins inside of thinking, white space that comes before content)."""
+    tail = given.prompt_tail.rstrip()
+    space = yield from reader.space()
+    if (yield from reader.next_is(thinking.open)) is not None:
+        yield from reader.space()
+        return True, ""
+    if tail.endswith(thinking.close):
+        return False, ""
+    inside = thinking.inside or tail.endswith(thinking.open)
+    return inside, "" if inside else space
+
+
+def _call(tools: ToolFormat, mark: str, reader: Reader, given: ParserInput) -> Reading[bool]:
+    """Whether there was one. What looked like one is text; cut in the middle, it is nothing."""
+    reader.record(reader.trimmed + mark)
+    called = yield from tools.read(reader, mark, given)
+    text = reader.recorded()
+    if not called and not reader.cut:
+        reader.say(text)
+    return called

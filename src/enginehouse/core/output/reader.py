@@ -5,30 +5,38 @@ What is read leaves the buffer at once, so that all of it together takes time li
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from enginehouse.core.output.json_scan import JsonScan
 from enginehouse.core.output.marks import Marks
-from enginehouse.core.output.pieces import Content, Piece
+from enginehouse.core.output.pieces import Content, Piece, ToolCall
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
 """Waits for more text by yielding; ends with what was read."""
 
+SPACE: Final = re.compile(r"\s*")
+
 
 class Reader:
     """Text in, pieces out."""
 
-    __slots__ = ("_at", "_text", "cut", "ended", "out")
+    __slots__ = ("_at", "_record", "_text", "cut", "ended", "kind", "out", "trimmed")
 
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
+        self._record: list[str] | None = None
         self.ended = False
         """No more text will come."""
         self.cut = False
         """It ended by a limit, in the middle of whatever it was."""
+        self.kind: Callable[[str], Piece] = Content
+        """What text is at this place, unless something else is said."""
+        self.trimmed = ""
+        """The white space that the mark found last was taken to own."""
         self.out: list[Piece] = []
 
     def feed(self, text: str) -> None:
@@ -38,23 +46,58 @@ class Reader:
     def end(self, *, cut: bool) -> None:
         self.ended, self.cut = True, cut
 
-    def say(self, text: str, kind: Callable[[str], Piece] = Content) -> None:
-        if text:
-            self.out.append(kind(text))
+    @property
+    def done(self) -> bool:
+        """All is read, and no more will come."""
+        return self.ended and self._at == len(self._text)
 
-    def until(self, marks: Marks, kind: Callable[[str], Piece] = Content) -> Reading[str | None]:
-        """Let text out up to the first mark, which is taken and returned; None: the text ended before."""
+    # What comes out.
+
+    def say(self, text: str, kind: Callable[[str], Piece] | None = None) -> None:
+        if text:
+            self.out.append((kind or self.kind)(text))
+
+    def call(self, name: str, arguments: str, call_id: str | None = None) -> None:
+        """A call is finished: what was read up to here is dealt with."""
+        self.out.append(ToolCall(name, arguments, call_id))
+        if self._record is not None:
+            self._record.clear()
+
+    def record(self, text: str) -> None:
+        """From here on remember what is read, behind this text."""
+        self._record = [text]
+
+    def recorded(self) -> str:
+        """What was read since then and is in no call. It is not remembered any longer."""
+        record, self._record = self._record, None
+        return "".join(record or ())
+
+    # What goes in.
+
+    def until(
+        self, marks: Marks, kind: Callable[[str], Piece] | None = None, *, trim: bool = False, lead: str = ""
+    ) -> Reading[str | None]:
+        """Let text out up to the first mark, which is taken and returned; None: the text ended before.
+
+        trim: white space in front of the mark belongs to the mark. lead: what comes before the text.
+        """
+        space = [lead]
         while True:
-            text, at = self._text, self._at
-            found = marks.search(text, at, ended=self.ended)
-            if found is not None:
-                self.say(text[at : found[0]], kind)
-                self._at = found[0] + len(found[1])
-                return found[1]
-            keep = 0 if self.ended else marks.held(text, at)
-            self.say(text[at : len(text) - keep], kind)
-            self._at = len(text) - keep
+            part, mark = self._part(marks)
+            if trim:
+                bare = part.rstrip()
+                if bare:
+                    self.say("".join([*space, bare]), kind)
+                    space.clear()
+                space.append(part[len(bare) :])
+            else:
+                self.say("".join([*space, part]), kind)
+                space.clear()
+            if mark is not None:
+                self.trimmed = "".join(space)
+                return mark
             if self.ended:
+                self.say("".join(space), kind)
                 return None
             yield
 
@@ -62,29 +105,41 @@ class Reader:
         """(text up to the first mark, the mark), both taken; None: the text ended before."""
         parts: list[str] = []
         while True:
-            text, at = self._text, self._at
-            found = marks.search(text, at, ended=self.ended)
-            if found is not None:
-                self._at = found[0] + len(found[1])
-                return "".join([*parts, text[at : found[0]]]), found[1]
-            keep = 0 if self.ended else marks.held(text, at)
-            parts.append(text[at : len(text) - keep])
-            self._at = len(text) - keep
-            if self.ended:
-                return "".join(parts), None
+            part, mark = self._part(marks)
+            parts.append(part)
+            if mark is not None or self.ended:
+                return "".join(parts), mark
+            yield
+
+    def _part(self, marks: Marks) -> tuple[str, str | None]:
+        """What is sure to come before the next mark, and the mark if it is there."""
+        text, at = self._text, self._at
+        found = marks.search(text, at, ended=self.ended)
+        if found is not None:
+            start, mark = found
+            self._advance(start + len(mark))
+            return text[at:start], mark
+        held = marks.held(text, at)
+        if self.ended:
+            self._advance(len(text))
+            # Half a mark at a cut would have become one; a single character is as likely just that.
+            return text[at : len(text) - held] if self.cut and held > 1 else text[at:], None
+        return self._advance(len(text) - held), None
+
+    def run(self, pattern: re.Pattern[str]) -> Reading[str]:
+        """The characters that come next as long as the pattern takes them; it matches any number of one class."""
+        parts: list[str] = []
+        while True:
+            found = pattern.match(self._text, self._at)
+            end = found.end() if found is not None else self._at
+            parts.append(self._advance(end))
+            if end < len(self._text) or self.ended:
+                return "".join(parts)
             yield
 
     def space(self) -> Reading[str]:
         """White space up to what is none."""
-        parts: list[str] = []
-        while True:
-            rest = self._text[self._at :]
-            bare = rest.lstrip()
-            parts.append(rest[: len(rest) - len(bare)])
-            self._at = len(self._text) - len(bare)
-            if bare or self.ended:
-                return "".join(parts)
-            yield
+        return (yield from self.run(SPACE))
 
     def next_is(self, *texts: str) -> Reading[str | None]:
         """Which of these comes next (the longest), and is taken; None, with nothing taken: none of them."""
@@ -94,7 +149,7 @@ class Reader:
             if not open_:
                 found = max((text for text in texts if rest.startswith(text)), key=len, default=None)
                 if found is not None:
-                    self._at += len(found)
+                    self._advance(self._at + len(found))
                 return found
             yield
 
@@ -108,13 +163,18 @@ class Reader:
         scan = JsonScan()
         while True:
             end = scan.feed(self._text, self._at, ended=self.ended)
+            parts.append(self._advance(len(self._text) if end is None else end))
             if end is not None:
-                parts.append(self._text[self._at : end])
-                self._at = end
                 return "".join(parts), scan.whole
-            parts.append(self._text[self._at :])
-            self._at = len(self._text)
             yield
+
+    def _advance(self, end: int) -> str:
+        """Take the text up to there."""
+        taken = self._text[self._at : end]
+        self._at = end
+        if self._record is not None:
+            self._record.append(taken)
+        return taken
 
 
 class GeneratorParser:

@@ -10,7 +10,7 @@ from enginehouse.core.output.reader import Reader, Reading
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[None]:
+def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
     raise NotImplementedError
     yield
 
