@@ -39,6 +39,11 @@ class SglangServiceStub:
                 request_serializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/sglang.runtime.v1.SglangService/Embed',
+                request_serializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.EmbedResponse.FromString,
+                _registered_method=True)
         self.HealthCheck = channel.unary_unary(
                 '/sglang.runtime.v1.SglangService/HealthCheck',
                 request_serializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.HealthCheckRequest.SerializeToString,
@@ -80,6 +85,12 @@ class SglangServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,6 +145,11 @@ def add_SglangServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.GenerateRequest.FromString,
                     response_serializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.EmbedRequest.FromString,
+                    response_serializer=enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.EmbedResponse.SerializeToString,
             ),
             'HealthCheck': grpc.unary_unary_rpc_method_handler(
                     servicer.HealthCheck,
@@ -198,6 +214,33 @@ class SglangService:
             '/sglang.runtime.v1.SglangService/Generate',
             enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.GenerateRequest.SerializeToString,
             enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sglang.runtime.v1.SglangService/Embed',
+            enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.EmbedRequest.SerializeToString,
+            enginehouse_dot___proto_dot_sglang__runtime__v1__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,
