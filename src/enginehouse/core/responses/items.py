@@ -1,0 +1,96 @@
+"""Output items: what an answer is made of in `/v1/responses`. Streamed or whole, equal pieces give equal items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from enginehouse.core.output.answer import Likelihood
+from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Ids of the items of one answer, all made of the answer's own."""
+
+    answer_id: str
+
+    def item(self, kind: str, index: int) -> str:
+        """kind: `msg`, `rs` or `fc`; index: the item's place in the output."""
+        return f"{kind}_{self.answer_id.partition('_')[2]}{index:02x}"
+
+
+def message(item_id: str, status: Status, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Text for the reader."""
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
+
+
+def text_part(text: str, likelihoods: Iterable[Likelihood] = ()) -> dict[str, Any]:
+    """The content of a message."""
+    return {
+        "type": "output_text",
+        "text": text,
+        "annotations": [],
+        "logprobs": [likelihood_of(likelihood) for likelihood in likelihoods],
+    }
+
+
+def reasoning(item_id: str, status: Status, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The model's thinking, as it is: nobody sums it up."""
+    return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": parts}
+
+
+def reasoning_part(text: str) -> dict[str, Any]:
+    """The content of a reasoning item."""
+    return {"type": "reasoning_text", "text": text}
+
+
+def function_call(item_id: str, call_id: str, status: Status, name: str, arguments: str) -> dict[str, Any]:
+    """A call of a tool."""
+    return {
+        "id": item_id,
+        "type": "function_call",
+        "status": status,
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def likelihood_of(likelihood: Likelihood) -> dict[str, Any]:
+    """One token with how likely it was."""
+    return {
+        **_token(likelihood.token, likelihood.raw, likelihood.logprob),
+        "top_logprobs": [_token(*top) for top in likelihood.top],
+    }
+
+
+def _token(token: str, raw: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(raw)}
+
+
+def output_items(
+    ids: Ids, pieces: Sequence[Piece], *, cut: bool, likelihoods: Sequence[Likelihood] = ()
+) -> list[dict[str, Any]]:
+    """All items of an answer; cut: a limit ended it, so that the last text may go on. There is always one item.
+
+    The likelihoods are those of all tokens, thinking and marks included, as in chat; the first message has them.
+    """
+    whole = joined(pieces) or (Content(""),)
+    items: list[dict[str, Any]] = []
+    left: Sequence[Likelihood] = likelihoods
+    for index, piece in enumerate(whole):
+        status: Status = "incomplete" if cut and index == len(whole) - 1 else "completed"
+        match piece:
+            case Content(text):
+                items.append(message(ids.item("msg", index), status, [text_part(text, left)]))
+                left = ()
+            case Reasoning(text):
+                items.append(reasoning(ids.item("rs", index), status, [reasoning_part(text)]))
+            case ToolCall(name, arguments):  # never half of one
+                item_id = ids.item("fc", index)
+                items.append(function_call(item_id, piece.id or item_id, "completed", name, arguments))
+    return items
