@@ -1,6 +1,6 @@
 """Where a JSON value ends, in a text that arrives in pieces: strings, escapes and brackets, each character once.
 
-It finds the end and judges no more than that: whether it is JSON all through, a decoder will say.
+It finds the end and judges little more than that: whether it is JSON all through, a decoder will say.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 _IN_STRING: Final = re.compile(r'["\\]')
-_IN_STRUCTURE: Final = re.compile(r'["{}\[\]]')
+_IN_STRUCTURE: Final = re.compile(r'["{}\[\]]|[^\s\w,:.+-]')
 _IN_SCALAR: Final = re.compile(r"[^-+.0-9A-Za-z]")
 
 
@@ -69,8 +69,10 @@ class JsonScan:
                     self._string = not self._string
                 case "{" | "[":
                     self._depth += 1
-                case _:
+                case "}" | "]":
                     self._depth -= 1
+                case _:
+                    return found.start()  # nothing that is in JSON outside of strings
             if self._depth <= 0 and not self._string:
                 self.whole = True
                 return at
