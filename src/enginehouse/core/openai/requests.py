@@ -33,6 +33,8 @@ class _Asked:
     keep_stop: bool = False
     """A stop string that ends the answer stays in it."""
     return_token_ids: bool = False
+    constraint_param: str = "response_format"
+    """The field that `sampling.constraint` comes of, to name in errors."""
 
 
 class ToolChoiceMode(StrEnum):
@@ -60,10 +62,12 @@ class ChatRequest(_Asked):
     messages: tuple[Mapping[str, Any], ...]
     """As the template takes them: no nulls, arguments of tool calls as objects, content a string or text parts."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    """`add_generation_prompt` and `chat_template_kwargs`, as `Tokenizer.encode_chat` wants them."""
+    """As `Tokenizer.encode_chat` wants them: `add_generation_prompt` always; `continue_final_message`, `tools`,
+    `documents` and `chat_template_kwargs` where they were given."""
     tools: tuple[Tool, ...] = ()
-    """What the model was offered and may call."""
+    """What the model was offered and may call; none with tool_choice `none`."""
     tool_choice: ToolChoice = ToolChoice(ToolChoiceMode.AUTO)
+    """With REQUIRED and NAMED the sampling is constrained, and core/openai/forced.py reads the answer."""
     parallel_tool_calls: bool = True
     separate_reasoning: bool = True
     """Thinking goes into a field of its own; else it stays in the content as the model wrote it."""
