@@ -166,12 +166,12 @@ def wrong_field(error: msgspec.ValidationError, body: Mapping[str, Any]) -> Inva
         return InvalidRequest(f"'{name}' is not a known parameter", param=name, code="unknown_parameter")
     right, top = (RIGHT[path], path) if path in RIGHT else (RIGHT[top], top)
     subject = "it" if path == top else f"'{top}'"
-    return InvalidRequest(f"'{path}' is {_shown(_at(body, path))}; {subject} must be {right}", param=top)
+    return InvalidRequest(f"'{path}' is {shown(_at(body, path))}; {subject} must be {right}", param=top)
 
 
 def wrong_value(name: str, value: object) -> InvalidRequest:
     """A field that is as a whole not what it must be."""
-    return InvalidRequest(f"'{name}' is {_shown(value)}; it must be {RIGHT[name]}", param=name)
+    return InvalidRequest(f"'{name}' is {shown(value)}; it must be {RIGHT[name]}", param=name)
 
 
 def too_much(name: str, problem: str) -> InvalidRequest:
@@ -195,7 +195,7 @@ def kind(value: object) -> str:
     return "an object"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value as it may stand in an error text: numbers as they are, text never (it may be somebody's prompt)."""
     if isinstance(value, bool):
         return "true" if value else "false"
