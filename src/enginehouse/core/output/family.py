@@ -19,6 +19,23 @@ class Thinking:
     close: str
     inside: bool = False
     """The answer starts inside of it, until the closing mark, unless the prompt ends with that."""
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Other ways in which models write the two marks."""
+    kept: bool = False
+    """It stays in the content, marks and all: also the opening one that the prompt may have taken."""
+
+    @cached_property
+    def opens(self) -> tuple[str, ...]:
+        return self.open, *(alias for alias, _ in self.aliases)
+
+    @cached_property
+    def closes(self) -> tuple[str, ...]:
+        return self.close, *(alias for _, alias in self.aliases)
+
+    alone: bool = False
+    """Only the closing mark ends it: what looks like a call before that is thought, and none."""
+    other: Thinking | None = None
+    """Another pair of marks that answers may have in place of these."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,8 @@ class ToolFormat:
     """Tokens with a meaning in it: a tokenizer that hides special tokens has to show these."""
     spaced: bool = False
     """White space before a call, and after the last one, belongs to the format."""
+    bare: Callable[[Reader, ParserInput], Reading[bool]] | None = None
+    """As `read`, without a mark: a call may stand where the content begins."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +79,7 @@ class Family:
     @cached_property
     def _closing(self) -> tuple[Marks, Marks]:
         """What thinking may end with where tools were not, and were, offered: a call does it too."""
-        close = Marks(self.thinking.close) if self.thinking else Marks()
+        close = Marks(*self.thinking.closes) if self.thinking else Marks()
         return close, close | self.tools.marks if self.tools else close
 
     def _read(self, reader: Reader, given: ParserInput) -> Reading[None]:
@@ -68,13 +87,16 @@ class Family:
         calls, spaced = (tools.marks, tools.spaced) if tools is not None else (_NONE, False)
         inside, lead = False, ""
         if self.thinking is not None and given.reasoning:
-            inside, lead = yield from _begin(self.thinking, reader, given)
+            if self.thinking.kept:
+                reader.say(_opened(self.thinking, given.prompt_tail))
+            else:
+                inside, lead = yield from _begin(self.thinking, reader, given)
         reader.kind = Reasoning if inside else Content
         ends = self._closing[tools is not None] if inside else calls
         while (mark := (yield from reader.until(ends, trim=inside or spaced, lead=lead))) is not None:
             lead = ""
             if tools is not None and mark in calls.all:
-                if (yield from _call(tools, mark, reader, given)):
+                if (yield from read_calls(tools, mark, reader, given)):
                     reader.kind = Content  # a model that calls has thought enough, closing mark or not
                     if spaced:
                         lead = yield from reader.space()
@@ -92,17 +114,23 @@ def _begin(thinking: Thinking, reader: Reader, given: ParserInput) -> Reading[tu
     """(whether the answer begins inside of thinking, white space that comes before content)."""
     tail = given.prompt_tail.rstrip()
     space = yield from reader.space()
-    if (yield from reader.next_is(thinking.open)) is not None:
+    if (yield from reader.next_is(*thinking.opens)) is not None:
         yield from reader.space()
         return True, ""
-    if tail.endswith(thinking.close):
+    if tail.endswith(thinking.closes):
         return False, ""
-    inside = thinking.inside or tail.endswith(thinking.open)
+    inside = thinking.inside or tail.endswith(thinking.opens)
     return inside, "" if inside else space
 
 
-def _call(tools: ToolFormat, mark: str, reader: Reader, given: ParserInput) -> Reading[bool]:
-    """Whether there was one. What looked like one is text; cut in the middle, it is nothing."""
+def _opened(thinking: Thinking, prompt: str) -> str:
+    """The opening mark at the end of the prompt, with the white space that the template put behind it."""
+    bare = prompt.rstrip()
+    return prompt[len(bare) - len(thinking.open) :] if bare.endswith(thinking.open) else ""
+
+
+def read_calls(tools: ToolFormat, mark: str, reader: Reader, given: ParserInput) -> Reading[bool]:
+    """Whether there were any. What looked like one is text; cut in the middle, it is nothing."""
     reader.record(reader.trimmed + mark)
     called = yield from tools.read(reader, mark, given)
     text = reader.recorded()
