@@ -19,23 +19,20 @@ class Thinking:
     close: str
     inside: bool = False
     """The answer starts inside of it, until the closing mark, unless the prompt ends with that."""
-    aliases: tuple[tuple[str, str], ...] = ()
-    """Other ways in which models write the two marks."""
+    alone: bool = False
+    """Only the closing mark ends it: what looks like a call before that is thought, and none."""
     kept: bool = False
     """It stays in the content, marks and all: also the opening one that the prompt may have taken."""
+    other: Thinking | None = None
+    """Another pair of marks that answers may have in place of these."""
 
     @cached_property
     def opens(self) -> tuple[str, ...]:
-        return self.open, *(alias for alias, _ in self.aliases)
+        return self.open, *(self.other.opens if self.other else ())
 
     @cached_property
     def closes(self) -> tuple[str, ...]:
-        return self.close, *(alias for _, alias in self.aliases)
-
-    alone: bool = False
-    """Only the closing mark ends it: what looks like a call before that is thought, and none."""
-    other: Thinking | None = None
-    """Another pair of marks that answers may have in place of these."""
+        return self.close, *(self.other.closes if self.other else ())
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Family:
     @property
     def shown(self) -> frozenset[str]:
         """Special tokens that have to come through as text."""
-        thinking = {self.thinking.open, self.thinking.close} if self.thinking else set()
+        thinking = {*self.thinking.opens, *self.thinking.closes} if self.thinking else set()
         return self.special | thinking | (self.tools.special if self.tools else frozenset())
 
     def parser(self, given: ParserInput) -> OutputParser:
@@ -80,7 +77,8 @@ class Family:
     def _closing(self) -> tuple[Marks, Marks]:
         """What thinking may end with where tools were not, and were, offered: a call does it too."""
         close = Marks(*self.thinking.closes) if self.thinking else Marks()
-        return close, close | self.tools.marks if self.tools else close
+        alone = self.thinking is not None and self.thinking.alone
+        return close, close | self.tools.marks if self.tools and not alone else close
 
     def _read(self, reader: Reader, given: ParserInput) -> Reading[None]:
         tools = self.tools if given.tools else None
@@ -93,6 +91,8 @@ class Family:
                 inside, lead = yield from _begin(self.thinking, reader, given)
         reader.kind = Reasoning if inside else Content
         ends = self._closing[tools is not None] if inside else calls
+        if tools is not None and not inside:
+            lead = yield from _bare(tools, lead, reader, given)
         while (mark := (yield from reader.until(ends, trim=inside or spaced, lead=lead))) is not None:
             lead = ""
             if tools is not None and mark in calls.all:
@@ -105,6 +105,8 @@ class Family:
             else:
                 yield from reader.space()
                 reader.kind, inside, ends = Content, False, calls
+                if tools is not None:
+                    lead = yield from _bare(tools, "", reader, given)
 
 
 _NONE = Marks()
@@ -127,6 +129,16 @@ def _opened(thinking: Thinking, prompt: str) -> str:
     """The opening mark at the end of the prompt, with the white space that the template put behind it."""
     bare = prompt.rstrip()
     return prompt[len(bare) - len(thinking.open) :] if bare.endswith(thinking.open) else ""
+
+
+def _bare(tools: ToolFormat, lead: str, reader: Reader, given: ParserInput) -> Reading[str]:
+    """A call without a mark, where the content begins. What there is of it before the text that is left."""
+    if tools.bare is None:
+        return lead
+    reader.record(lead)
+    called = yield from tools.bare(reader, given)
+    text = reader.recorded()
+    return "" if called or reader.cut else text
 
 
 def read_calls(tools: ToolFormat, mark: str, reader: Reader, given: ParserInput) -> Reading[bool]:
