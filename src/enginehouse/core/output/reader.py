@@ -153,14 +153,16 @@ class Reader:
                 return found
             yield
 
-    def json(self) -> Reading[tuple[str, bool]]:
+    def json(self, begun: str = "") -> Reading[tuple[str, bool]]:
         """(a JSON value, as it was written; whether it is whole). White space before it is taken too.
 
-        What no JSON value begins with is left where it is: ("", False).
+        What no JSON value begins with is left where it is: ("", False). begun: how it begins, where that is taken.
         """
-        yield from self.space()
-        parts: list[str] = []
+        if not begun:
+            yield from self.space()
+        parts = [begun]
         scan = JsonScan()
+        scan.feed(begun, 0, ended=False)
         while True:
             end = scan.feed(self._text, self._at, ended=self.ended)
             parts.append(self._advance(len(self._text) if end is None else end))
