@@ -143,14 +143,17 @@ class Reader:
 
     def next_is(self, *texts: str) -> Reading[str | None]:
         """Which of these comes next (the longest), and is taken; None, with nothing taken: none of them."""
+        found = yield from self.ahead(*texts)
+        if found is not None:
+            self._advance(self._at + len(found))
+        return found
+
+    def ahead(self, *texts: str) -> Reading[str | None]:
+        """The same, with nothing taken."""
         while True:
             rest = self._text[self._at : self._at + max(map(len, texts))]
-            open_ = not self.ended and any(len(text) > len(rest) and text.startswith(rest) for text in texts)
-            if not open_:
-                found = max((text for text in texts if rest.startswith(text)), key=len, default=None)
-                if found is not None:
-                    self._advance(self._at + len(found))
-                return found
+            if self.ended or not any(len(text) > len(rest) and text.startswith(rest) for text in texts):
+                return max((text for text in texts if rest.startswith(text)), key=len, default=None)
             yield
 
     def json(self, begun: str = "") -> Reading[tuple[str, bool]]:
