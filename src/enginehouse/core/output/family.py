@@ -25,6 +25,8 @@ class Thinking:
     """It stays in the content, marks and all: also the opening one that the prompt may have taken."""
     other: Thinking | None = None
     """Another pair of marks that answers may have in place of these."""
+    special: frozenset[str] = frozenset()
+    """Tokens with a meaning in it, where the marks are not tokens themselves."""
 
     @cached_property
     def opens(self) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ class Family:
     @property
     def shown(self) -> frozenset[str]:
         """Special tokens that have to come through as text."""
-        thinking = {*self.thinking.opens, *self.thinking.closes} if self.thinking else set()
+        thinking = {*self.thinking.opens, *self.thinking.closes, *self.thinking.special} if self.thinking else set()
         return self.special | thinking | (self.tools.special if self.tools else frozenset())
 
     def parser(self, given: ParserInput) -> OutputParser:
@@ -116,9 +118,10 @@ def _begin(thinking: Thinking, reader: Reader, given: ParserInput) -> Reading[tu
     """(whether the answer begins inside of thinking, white space that comes before content)."""
     tail = given.prompt_tail.rstrip()
     space = yield from reader.space()
-    if (yield from reader.next_is(*thinking.opens)) is not None:
+    mark = yield from reader.next_is(*thinking.opens, *thinking.closes)
+    if mark is not None:
         yield from reader.space()
-        return True, ""
+        return mark in thinking.opens, ""
     if tail.endswith(thinking.closes):
         return False, ""
     inside = thinking.inside or tail.endswith(thinking.opens)

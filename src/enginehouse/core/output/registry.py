@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from enginehouse.core.output.families.glm import GLM
 from enginehouse.core.output.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from enginehouse.core.output.families.deepseek_dsml import DEEPSEEK_DSML
+from enginehouse.core.output.families.glm import GLM
 from enginehouse.core.output.families.hermes import HERMES
 from enginehouse.core.output.families.kimi import KIMI_K2
 from enginehouse.core.output.families.kimi_k3 import KIMI_K3
-from enginehouse.core.output.families.thinking import THINKING
 from enginehouse.core.output.families.minimax import MINIMAX
 from enginehouse.core.output.families.qwen_xml import QWEN_XML
+from enginehouse.core.output.families.thinking import THINKING
 from enginehouse.core.output.family import Family, Thinking, ToolFormat
 
 T = TypeVar("T")
@@ -52,7 +52,6 @@ TOOLS: Final[Mapping[str, ToolFormat | Family]] = {
 """A Family reads all of an answer, thinking too."""
 
 REASONING: Final[Mapping[str, Thinking | Family]] = {
-    "deepseek_r1": THINK,
     **THINKING,
     "kimi_k3": KIMI_K3,
 }

@@ -1,0 +1,60 @@
+"""Calls with JSON arguments in a section of their own: DeepSeek V3 and V3.1, Kimi K2.
+
+SECTION CALL head SEPARATOR {…} CALL_END CALL … SECTION_END
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from enginehouse.core.output.marks import Marks
+from enginehouse.core.output.pieces import ParserInput
+from enginehouse.core.output.reader import Reader, Reading
+from enginehouse.core.output.values import arguments
+
+
+class Section:
+    """Reads one from behind its opening mark: `ToolFormat.read`."""
+
+    def __init__(
+        self,
+        *,
+        call: str,
+        separator: str,
+        call_end: str,
+        ends: tuple[str, ...],
+        named: Callable[[str], tuple[str, str | None]],
+        padding: str = "",
+    ) -> None:
+        """Marks; `named` has (name, id) from the head of a call, `padding` may stand behind its arguments."""
+        self._call, self._separator, self._ends = call, separator, ends
+        self._named, self._paddings = named, ("", padding)
+        self._to_call = Marks(call, *ends)
+        self._to_arguments = Marks(separator, call, call_end, *ends)
+        self._to_end = Marks(call, call_end, *ends)
+
+    def __call__(self, reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
+        """What stands between calls is no text for the reader, unless there are no calls at all."""
+        called, good = False, True
+        while True:
+            between, at = yield from reader.take(self._to_call)
+            good = good and (not between.strip() or (called and at is not None))
+            while at == self._call:
+                good, at = yield from self._read_call(reader)
+                called = called or good
+            if at is None or at in self._ends:
+                return good
+
+    def _read_call(self, reader: Reader) -> Reading[tuple[bool, str | None]]:
+        """(whether it was one, the mark that ended it)."""
+        head, at = yield from reader.take(self._to_arguments)
+        if at != self._separator:
+            return False, at
+        value, whole = yield from reader.json()
+        rest, at = yield from reader.take(self._to_end)
+        name, call_id = self._named(head)
+        call = arguments(value or "{}") if whole or not value else None
+        if not name or call is None or rest.strip() not in self._paddings or (at is None and reader.cut):
+            return False, at
+        reader.call(name, call, call_id)
+        return True, at
