@@ -1,6 +1,8 @@
 """Calls with JSON arguments in a section of their own: DeepSeek V3 and V3.1, Kimi K2.
 
-SECTION CALL head SEPARATOR {…} CALL_END CALL … SECTION_END
+    CALL head SEPARATOR {…} CALL_END CALL … SECTION_END
+
+The arguments end where their JSON does, so strings in it may hold the marks.
 """
 
 from __future__ import annotations
