@@ -13,7 +13,7 @@ import uuid
 from dataclasses import replace
 
 from enginehouse.adapters.engines.legs import as_sent
-from enginehouse.adapters.engines.protocol import EngineProtocol, ProbeSettings
+from enginehouse.adapters.engines.protocol import Decoder, EngineProtocol, ProbeSettings
 from enginehouse.adapters.engines.sglang import SglangProtocol
 from enginehouse.adapters.engines.vllm import VllmProtocol
 from enginehouse.adapters.engines.vllm_native import VllmNativeProtocol
@@ -62,8 +62,9 @@ class Bare:
     async def aggregated(self) -> float:
         """Seconds to the first token of one request."""
         link, protocol = self._alone
-        message = protocol.encode(_request(None))
-        heard = _Heard(protocol)
+        asked = _request(None)
+        message = protocol.encode(asked)
+        heard = _Heard(protocol.decoder(asked))
         began = time.perf_counter()
         link.stream(protocol.generate_path, message, heard)
         await heard.ended
@@ -77,7 +78,7 @@ class Bare:
         first = replace(second, request_id=uuid.uuid4().hex, prefill_only=True)
         first_message = prefill.encode(as_sent(first))
         second_message = decode.encode(second) if self._meets else b""
-        kept, answer = _Heard(prefill), _Heard(decode)
+        kept, answer = _Heard(prefill.decoder(first)), _Heard(decode.decoder(second))
         began = time.perf_counter()
         to_prefill.stream(prefill.generate_path, first_message, kept)
         if not self._meets:
@@ -93,8 +94,8 @@ class Bare:
 class _Heard:
     """Sink of one answer."""
 
-    def __init__(self, protocol: EngineProtocol) -> None:
-        self._decode = protocol.decoder().decode
+    def __init__(self, decoder: Decoder) -> None:
+        self._decode = decoder.decode
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.first = 0.0
         self.kept: bytes | None = None

@@ -11,7 +11,7 @@ from enginehouse.domain.feed import FeedEvent, FeedStatus
 from enginehouse.domain.kv import KvBatch
 from enginehouse.domain.link import LinkError
 from enginehouse.domain.request import EngineRequest
-from enginehouse.domain.stream import Delta
+from enginehouse.domain.stream import Delta, Embedding
 
 # The link: HTTP/2 and gRPC, no engine knowledge.
 
@@ -99,6 +99,12 @@ class Engine(Protocol):
         """Start an answer. Returns at once; nothing reaches the sink before it has returned.
 
         Cancelling the Call aborts the request at the engine, once, and only while it is open.
+        """
+
+    async def embed(self, request_id: str, token_ids: Sequence[int], *, timeout: float) -> Embedding:
+        """What an embedding model makes of a prompt. Cancelling it aborts the request at the engine.
+
+        timeout: seconds. Raises EngineError. The engine chooses the rank: no protocol has a field for it.
         """
 
     async def check(self) -> EngineInfo:

@@ -47,3 +47,11 @@ class Delta:
     """One for each of `token_ids`, where they were asked for."""
     prompt_logprobs: Sequence[TokenLogprob | None] | None = None
     """Once, where they were asked for, one for each token of the prompt; None: the first, which nothing foretells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """What an embedding model makes of a prompt."""
+
+    values: Sequence[float]
+    prompt_tokens: int

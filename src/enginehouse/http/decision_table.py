@@ -26,6 +26,7 @@ ALONE = {
     "short-prompt": "its prompt is shorter than --prefill-min-tokens",
     "mostly-cached": "fewer tokens than --prefill-min-tokens are not in its cache",
     "no-prefill-engine": "no prefill engine can take it, and --prefill-missing says decode",
+    "prompt-logprobs": "log probabilities of a prompt only the engine knows that has computed all of it",
 }
 """Why a decode engine does the whole request."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from random import Random
-from typing import Protocol
+from typing import TypeVar
 
 import structlog
 
@@ -13,15 +14,18 @@ from enginehouse.core.kv.knowledge import Knowledge
 from enginehouse.core.kv.prompt import KvPrompt
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.retry import may_retry
-from enginehouse.core.routing.candidate import PlainPrompt, Prompt
+from enginehouse.core.routing.candidate import Candidate, PlainPrompt, Prompt
 from enginehouse.core.routing.decision import Decision
 from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.pairs import Busy, NoPrefill, PairDecision, PairRouter, works_alone
 from enginehouse.core.routing.policy import AllExcluded, AllFull, Router, RoutingSettings
+from enginehouse.domain.engine import Ability
 from enginehouse.domain.request import Sampling
-from enginehouse.ports import LegName, RequestMeter
-from enginehouse.service.attempt import Answer, Attempt
+from enginehouse.domain.stream import Embedding
+from enginehouse.ports import RequestMeter
+from enginehouse.service.able import EMBEDS, GENERATES, Unable, unable
+from enginehouse.service.attempt import Answer
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.leg import Books, Leg
 from enginehouse.service.pair import Pair, PairTools
@@ -31,51 +35,19 @@ from enginehouse.service.pools_view import PoolsView
 from enginehouse.service.releases import Releases
 from enginehouse.service.request import Choice, Decided, Outcome, Outdated, RequestSettings, TokenRequest
 from enginehouse.service.turns import Turns
+from enginehouse.service.vector import Vector
 from enginehouse.service.waiting import Tried, Waiting, refusal
 from enginehouse.service.whole import Whole
+from enginehouse.service.work import Work
 
 __all__ = ["Choice", "Decided", "Generator", "Outcome", "Outdated", "RequestSettings", "TokenRequest"]
 
 _LONG = 1 << 30
 """Tokens; too many for any engine to be spared the hand-over."""
 
+W = TypeVar("W", bound=Work)
+
 log = structlog.get_logger("enginehouse.generate")
-
-
-class Work(Protocol):
-    """One attempt: on one engine, or on two."""
-
-    @property
-    def choice(self) -> Choice: ...
-
-    @property
-    def attempt(self) -> Attempt: ...
-
-    @property
-    def engine(self) -> str:
-        """The name of the one that gives the answer."""
-
-    def hold(self) -> Leg | None:
-        """Keep its engines from being closed. A leg: that one's was withdrawn since the choice, and none is held."""
-
-    def tell(self, meter: RequestMeter) -> None:
-        """What was chosen."""
-
-    async def run(self, prompt: Prompt | None, meter: RequestMeter) -> None:
-        """Return at the attempt's end, however it ended, with everything given back. Cancelling it aborts the engines.
-
-        To be called at once after `hold`.
-        """
-
-    def report(self) -> None:
-        """Tell the fleet which engines did well, and which did not."""
-
-    def blamed(self) -> Collection[Leg]:
-        """Legs whose engines this request should not try again."""
-
-    @property
-    def failed_part(self) -> LegName | None:
-        """Where an attempt on two engines failed."""
 
 
 class Generator:
@@ -117,10 +89,36 @@ class Generator:
         )
 
     async def run(self, request: TokenRequest, answer: Answer, meter: RequestMeter) -> Outcome:
-        """Bring one whole answer, or raise: EngineError (the last attempt's), NoEngine, Overloaded, Outdated.
+        """Bring one whole answer, or raise: EngineError (the last attempt's), NoEngine, Overloaded, Outdated, and
+        InvalidRequest where no engine can do what it needs.
 
         Cancelling it (the client went away) aborts the engines and settles everything.
         """
+        needs = _needs(request)
+        return (await self._bring(request, needs, meter, partial(self._work, request, needs, answer)))[1]
+
+    async def embed(self, request: TokenRequest, meter: RequestMeter) -> Embedding:
+        """What an embedding model makes of a prompt. `max_tokens` and `sampling` play no part; else as `run`."""
+
+        def work(choice: Choice, tried: Tried) -> Vector:
+            assert isinstance(choice, Decision)
+            pool, excluded = self._pools.serving, tried.excluded
+            leg = self._leg(pool, choice)
+            return Vector(choice, leg, request, lambda: pool.others(leg.key, excluded, EMBEDS), self._settings, loop)
+
+        loop = asyncio.get_running_loop()
+        brought, _ = await self._bring(request, EMBEDS, meter, work)
+        assert brought.found is not None
+        return brought.found
+
+    async def _bring(
+        self,
+        request: TokenRequest,
+        needs: frozenset[Ability],
+        meter: RequestMeter,
+        make: Callable[[Choice, Tried], W],
+    ) -> tuple[W, Outcome]:
+        """Make attempts until one is good."""
         loop = asyncio.get_running_loop()
         since = loop.time()
         prompt = self._prompt(request, since)
@@ -131,13 +129,15 @@ class Generator:
                 if isinstance(prompt, KvPrompt):
                     prompt.again(loop.time())
                 try:
-                    choice = self._choose(request, prompt, tried.excluded, explain=request.decided is not None)
+                    choice = self._choose(request, needs, prompt, tried.excluded, explain=request.decided is not None)
                 except (AllExcluded, AllFull, NoPrefill, Busy) as why:
                     await self._waiting.out(why, tried)
                     continue
+                except Unable as why:
+                    raise tried.error or why from None
                 if not request.fits():
                     raise Outdated
-                work = self._work(choice, request, answer, tried)
+                work = make(choice, tried)
                 if (lost := work.hold()) is not None:
                     tried.excluded.add(lost.key)
                     continue
@@ -153,9 +153,9 @@ class Generator:
                     raise work.attempt.bug
                 work.report()
                 if work.attempt.error is None:
-                    return Outcome(work.engine, tried.attempts, choice, work.attempt.tokens)
-                self._exclude(request, prompt, work.blamed(), tried)
-                self._failed(work, answer, tried, meter)
+                    return work, Outcome(work.engine, tried.attempts, choice, work.attempt.tokens)
+                self._exclude(request, needs, prompt, work.blamed(), tried)
+                self._failed(work, tried, meter)
                 since = loop.time()
         finally:
             self._waiting.passed(tried)
@@ -163,18 +163,18 @@ class Generator:
     def explain(self, request: TokenRequest) -> Choice:
         """Where the request would go now, with what it would cost on each rank. Nothing is sent, booked or remembered.
 
-        Raises NoEngine, Overloaded.
+        Raises NoEngine, Overloaded, InvalidRequest.
         """
         prompt = self._prompt(request, asyncio.get_running_loop().time()) or _plain(request)
         try:
-            return self._choose(request, prompt, (), explain=True, aside=True)
+            return self._choose(request, _needs(request), prompt, (), explain=True, aside=True)
         except (AllExcluded, AllFull, NoPrefill, Busy) as why:
             raise refusal(why) from None
 
     def lack(self) -> str | None:
         """Why requests with long prompts would find no engines now; None: they would, though perhaps not at once."""
         try:
-            self._choose(TokenRequest(range(_LONG), 1, Sampling()), None, (), explain=False, aside=True)
+            self._choose(TokenRequest(range(_LONG), 1, Sampling()), frozenset(), None, (), explain=False, aside=True)
         except (AllExcluded, NoPrefill) as why:
             return refusal(why).message
         except (AllFull, Busy):
@@ -197,6 +197,7 @@ class Generator:
     def _choose(
         self,
         request: TokenRequest,
+        needs: frozenset[Ability],
         prompt: Prompt | None,
         excluded: Collection[tuple[str, int]],
         *,
@@ -204,58 +205,83 @@ class Generator:
         aside: bool = False,
     ) -> Choice:
         """aside: only looked at; it takes nobody's turn."""
-        serving = self._pools.serving.now()
-        if self._fleet.topology is not Topology.DISAGGREGATED:
+        serving = self._able(self._pools.serving, request, needs)
+        if self._fleet.topology is not Topology.DISAGGREGATED or needs is EMBEDS:
             router = self._router.aside() if aside else self._router
             return router.choose(serving, excluded, prompt, explain=explain)
-        prefill = self._pools.prefill.now()
         pairs = self._pair_router.aside() if aside else self._pair_router
+        if Ability.PROMPT_LOGPROBS in needs:
+            return pairs.whole_prompt(serving, prompt or _plain(request), excluded, explain=explain)
+        prefill = self._able(self._pools.prefill, request, needs)
         return pairs.choose(prefill, serving, prompt or _plain(request), excluded, explain=explain)
 
-    def _work(self, choice: Choice, request: TokenRequest, answer: Answer, tried: Tried) -> Work:
+    def _able(self, pool: Pool, request: TokenRequest, needs: frozenset[Ability]) -> tuple[Candidate, ...]:
+        """Those of a pool that can do what a request needs. Raises Unable where there are only others."""
+        found = pool.able(needs)
+        if not found and pool.members:
+            raise unable(needs, pool.members, request.params)
+        return found
+
+    def _work(
+        self, request: TokenRequest, needs: frozenset[Ability], answer: Answer, choice: Choice, tried: Tried
+    ) -> Work:
         loop = asyncio.get_running_loop()
         pools, excluded = self._pools, tried.excluded
         if isinstance(choice, PairDecision):
             prefill, decode = self._leg(pools.prefill, choice.prefill), self._leg(pools.serving, choice.decode)
             elsewhere = (
-                lambda: pools.prefill.others(prefill.key, excluded),
-                lambda: pools.serving.others(decode.key, excluded),
+                lambda: pools.prefill.others(prefill.key, excluded, needs),
+                lambda: pools.serving.others(decode.key, excluded, needs),
             )
             return Pair(choice, prefill, decode, request, answer, elsewhere, self._tools, loop)
         leg = self._leg(pools.serving, choice if isinstance(choice, Decision) else choice.decode)
         return Whole(
-            choice, leg, request, answer, lambda: pools.serving.others(leg.key, excluded), self._settings, loop
+            choice, leg, request, answer, lambda: pools.serving.others(leg.key, excluded, needs), self._settings, loop
         )
 
     def _leg(self, pool: Pool, decision: Decision) -> Leg:
         return Leg(self._books, pool.member(decision.chosen), decision)
 
-    def _exclude(self, request: TokenRequest, prompt: Prompt | None, blamed: Collection[Leg], tried: Tried) -> None:
+    def _exclude(
+        self,
+        request: TokenRequest,
+        needs: frozenset[Ability],
+        prompt: Prompt | None,
+        blamed: Collection[Leg],
+        tried: Tried,
+    ) -> None:
         """Either engine of a hand-over may be at fault: both are left out; where nothing were left to try, only one."""
         keys = [leg.key for leg in blamed]
         if len(keys) > 1:
             ways = (keys, *([key] for key in keys))
-            keys = next((way for way in ways if self._able(request, prompt, tried.excluded.union(way))), keys)
+            keys = next((way for way in ways if self._left(request, needs, prompt, tried.excluded.union(way))), keys)
         tried.excluded.update(keys)
 
-    def _able(self, request: TokenRequest, prompt: Prompt | None, excluded: Collection[tuple[str, int]]) -> bool:
+    def _left(
+        self,
+        request: TokenRequest,
+        needs: frozenset[Ability],
+        prompt: Prompt | None,
+        excluded: Collection[tuple[str, int]],
+    ) -> bool:
         """Whether there are engines for the request without these; room at them may come."""
         try:
-            self._choose(request, prompt, excluded, explain=False, aside=True)
-        except (AllExcluded, AllFull, NoPrefill):
+            self._choose(request, needs, prompt, excluded, explain=False, aside=True)
+        except (AllExcluded, AllFull, NoPrefill, Unable):
             return False
         except Busy:
             pass
         return True
 
-    def _failed(self, work: Work, answer: Answer, tried: Tried, meter: RequestMeter) -> None:
+    def _failed(self, work: Work, tried: Tried, meter: RequestMeter) -> None:
         """Raises the error, unless the request may be tried again."""
         error = tried.error = work.attempt.error
         assert error is not None
         code, part = error.code or type(error).__name__, work.failed_part
         if part is not None:
             meter.leg_failed(part, code)
-        if not may_retry(error, sent=answer.sent, attempts=tried.attempts, max_attempts=self._settings.attempts):
+        sent = work.attempt.answer.sent
+        if not may_retry(error, sent=sent, attempts=tried.attempts, max_attempts=self._settings.attempts):
             raise error
         meter.retried(code, part)
         log.info(
@@ -271,6 +297,10 @@ class Generator:
         if self._knowledge is not None:
             return self._knowledge.prompt(request.token_ids, session=request.session, now=now)
         return _plain(request) if self._sessions else None
+
+
+def _needs(request: TokenRequest) -> frozenset[Ability]:
+    return request.needs | GENERATES if request.needs else GENERATES
 
 
 def _plain(request: TokenRequest) -> PlainPrompt:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.openai.refusals import printable
+from enginehouse.core.output.family import Family
+from enginehouse.core.output.selection import FormatSettings, select
 from enginehouse.domain.errors import EngineError, ModelNotFound, NoEngine
 from enginehouse.ports import Tokenizer
 from enginehouse.service.fleet import Fleet
@@ -35,6 +37,8 @@ class ServedModel:
     tokenizer: Tokenizer
     created: int
     """Unix seconds."""
+    formats: Family = field(default_factory=Family)
+    """In which the model writes thinking and calls."""
 
 
 class Models:
@@ -45,7 +49,14 @@ class Models:
     """
 
     def __init__(
-        self, fleet: Fleet, load: LoadTokenizer, *, name: str | None, patience: float = 1.0, retry_after: float = 5.0
+        self,
+        fleet: Fleet,
+        load: LoadTokenizer,
+        *,
+        name: str | None,
+        patience: float = 1.0,
+        retry_after: float = 5.0,
+        formats: FormatSettings | None = None,
     ) -> None:
         """patience: seconds that a request waits for a tokenizer; retry_after: between two tries to load one."""
         self._fleet = fleet
@@ -53,6 +64,7 @@ class Models:
         self._name = name
         self._patience = patience
         self._retry_after = retry_after
+        self._formats = formats or FormatSettings()
         self._loaded: Watch[ServedModel | None] = Watch(None)
         self._problem: str | None = None
         self._tries = 0
@@ -123,7 +135,10 @@ class Models:
     async def _take(self, card: ModelCard) -> None:
         before = self._loaded.get()
         if before is not None and _serves(before, card):
-            self._loaded.publish(replace(before, card=card))
+            told = before.card.tool_parser, before.card.reasoning_parser
+            same = told == (card.tool_parser, card.reasoning_parser)
+            formats = before.formats if same else self._select(card, before.tokenizer)
+            self._loaded.publish(replace(before, card=card, formats=formats))
             return
         members = self._fleet.serving.get()
         member = members[self._tries % len(members)] if members else None
@@ -132,8 +147,14 @@ class Models:
         if card.tokenizer_digest not in (None, tokenizer.digest):
             log.warning("tokenizer differs from the engines' own", ours=tokenizer.digest, theirs=card.tokenizer_digest)
         self._problem = None
-        self._loaded.publish(ServedModel(card, tokenizer, int(time.time())))
+        self._loaded.publish(ServedModel(card, tokenizer, int(time.time()), self._select(card, tokenizer)))
         log.info("model ready", model=card.model, context_length=card.context_length, vocabulary=tokenizer.vocab_size)
+
+    def _select(self, card: ModelCard, tokenizer: Tokenizer) -> Family:
+        formats, unknown = select(self._formats, card.tool_parser, card.reasoning_parser, tokenizer.chat_template)
+        for sentence in unknown:
+            log.warning("parser unknown, looking at the chat template", reason=sentence)
+        return formats
 
 
 def _serves(model: ServedModel, card: ModelCard) -> bool:

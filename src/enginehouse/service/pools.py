@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.routing.candidate import Candidate
 from enginehouse.core.routing.ledger import Ledger
+from enginehouse.domain.engine import Ability
+from enginehouse.service.able import can_answer, can_prefill
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import Member
 from enginehouse.service.watch import Watch
@@ -15,11 +17,19 @@ from enginehouse.service.watch import Watch
 class Pool:
     """The candidates of one list of members; made anew only when the list has changed."""
 
-    __slots__ = ("_pools", "_watch", "candidates", "members")
+    __slots__ = ("_can", "_found", "_pools", "_watch", "candidates", "members")
 
-    def __init__(self, pools: Pools, watch: Watch[tuple[Member, ...]]) -> None:
+    def __init__(
+        self,
+        pools: Pools,
+        watch: Watch[tuple[Member, ...]],
+        can: Callable[[Member, frozenset[Ability]], bool],
+    ) -> None:
+        """can: whether a member can do its part of a request with these needs."""
         self._pools = pools
         self._watch = watch
+        self._can = can
+        self._found: dict[frozenset[Ability], tuple[Candidate, ...]] = {}
         self.members: tuple[Member, ...] = ()
         """Those that `candidates` were made from; a candidate's `member` is its place here."""
         self.candidates: tuple[Candidate, ...] = ()
@@ -30,16 +40,30 @@ class Pool:
         if members is not self.members:
             self.members = members
             self.candidates = self._pools.candidates(members)
+            self._found.clear()
             self._pools.changed_one()
         return self.candidates
+
+    def able(self, needs: frozenset[Ability]) -> tuple[Candidate, ...]:
+        """Of the engines as they are, those that can do all of it: the same tuple until they change."""
+        candidates = self.now()
+        found = self._found.get(needs)
+        if found is None:
+            can = [self._can(member, needs) for member in self.members]
+            found = candidates if all(can) else tuple(c for c in candidates if can[c.member])
+            self._found[needs] = found
+        return found
 
     def member(self, candidate: Candidate) -> Member:
         """Whose rank it is. Before the next `now()`."""
         return self.members[candidate.member]
 
-    def others(self, key: tuple[str, int], excluded: set[tuple[str, int]]) -> bool:
+    def others(self, key: tuple[str, int], excluded: set[tuple[str, int]], needs: frozenset[Ability]) -> bool:
         """Whether another engine than this one could be tried."""
-        return any((own := (m.engine_id, m.incarnation)) != key and own not in excluded for m in self._watch.get())
+        return any(
+            (own := (m.engine_id, m.incarnation)) != key and own not in excluded and self._can(m, needs)
+            for m in self._watch.get()
+        )
 
 
 class Pools:
@@ -48,8 +72,8 @@ class Pools:
     def __init__(self, fleet: Fleet, ledger: Ledger) -> None:
         self._fleet = fleet
         self._ledger = ledger
-        self.serving = Pool(self, fleet.serving)
-        self.prefill = Pool(self, fleet.prefill)
+        self.serving = Pool(self, fleet.serving, can_answer)
+        self.prefill = Pool(self, fleet.prefill, can_prefill)
         self.changes: Watch[int] = Watch(0)
         """Published whenever one of them has changed."""
         fleet.serving.listen(self._changed)

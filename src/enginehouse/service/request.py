@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from enginehouse.core.routing.decision import Decision
 from enginehouse.core.routing.pairs import Alone, PairDecision
@@ -47,7 +47,9 @@ class TokenRequest:
     decided: Decided | None = None
     """Hears each attempt's choice before the engine does, where somebody wants to know."""
     needs: frozenset[Ability] = frozenset()
-    """Only engines that can do all of this may be chosen."""
+    """Only engines that can do all of this may be chosen; besides what every answer needs."""
+    params: Mapping[Ability, str] = field(default_factory=dict)
+    """The client's field behind a need, to name in errors; without it the ability's own name."""
 
 
 class Outdated(Exception):

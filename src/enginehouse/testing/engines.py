@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
-from enginehouse.domain.errors import EngineError, EngineUnavailable, ProbeFailed
+from enginehouse.domain.errors import EngineError, EngineTimeout, EngineUnavailable, ProbeFailed
 from enginehouse.domain.handover import Keep
 from enginehouse.domain.request import EngineRequest
-from enginehouse.domain.stream import Delta, Finish
+from enginehouse.domain.stream import Delta, Embedding, Finish
 from enginehouse.ports import DeltaSink, EngineLoad, KvSink, KvSubscription
 from enginehouse.testing.kv import FakePublisher, FakeSubscription
 
@@ -120,6 +120,8 @@ class FakeEngine:
         self.info = process.info
         self.process = process
         self.calls: list[FakeCall] = []
+        self.embedded: list[list[int]] = []
+        """Prompts that `embed` was asked for."""
         self.checks = 0
         self.closed = False
         self.heard = 0
@@ -136,6 +138,21 @@ class FakeEngine:
         elif (process.answers and not process.mute) or (process.lives and is_canary(request)):
             asyncio.get_running_loop().call_soon(call.deliver, [7] * request.max_tokens, Finish.LENGTH)
         return call
+
+    async def embed(self, request_id: str, token_ids: Sequence[int], *, timeout: float) -> Embedding:
+        """A vector of the prompt's length and sum. Fails and hangs as generate does."""
+        self.embedded.append(list(token_ids))
+        await asyncio.sleep(0)
+        process = self._engines.at(self.target.authority)
+        if process is None or self.closed:
+            raise EngineUnavailable("link closed" if self.closed else "connection refused")
+        request = EngineRequest(request_id, token_ids, 1)
+        if process.fails is not None and (failure := process.fails(request)) is not None:
+            raise failure
+        if process.mute or not process.answers:
+            await asyncio.sleep(timeout)
+            raise EngineTimeout("the engine took too long")
+        return Embedding([float(len(token_ids)), float(sum(token_ids))], len(token_ids))
 
     async def check(self) -> EngineInfo:
         self.checks += 1

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from enginehouse.domain.engine import ProtocolName, Role, Target
+from enginehouse.domain.engine import Ability, ProtocolName, Role, Target
 from enginehouse.domain.errors import EngineFailed, EngineOverloaded, ProbeFailed
 from enginehouse.service.membership_canary import canary
 from enginehouse.testing.engines import FakeEngine, FakeEngines
@@ -49,6 +49,20 @@ def test_g9_a_prefill_engine_that_is_full_lives_and_one_that_fails_does_not() ->
         engine = await _engine(ProtocolName.VLLM, None, Role.PREFILL)
         engine.process.fails = lambda _: EngineOverloaded("full")
         await canary(engine)
+        engine.process.fails = lambda _: EngineFailed("no")
+        with pytest.raises(ProbeFailed):
+            await canary(engine)
+
+    asyncio.run(main())
+
+
+def test_g9_an_engine_that_only_embeds_is_asked_for_that() -> None:
+    async def main() -> None:
+        engines = FakeEngines()
+        engines.listen(WHERE, abilities=frozenset({Ability.EMBED}))
+        engine = await engines.probe(Target.parse(f"grpc://{WHERE}"))
+        await canary(engine)
+        assert (len(engine.embedded), len(engine.calls)) == (1, 0)
         engine.process.fails = lambda _: EngineFailed("no")
         with pytest.raises(ProbeFailed):
             await canary(engine)

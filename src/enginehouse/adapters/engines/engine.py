@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from enginehouse.adapters.engines.failures import engine_error, probe_failed
 from enginehouse.adapters.engines.kv_link import LinkKvSubscription
@@ -12,10 +12,15 @@ from enginehouse.adapters.engines.legs import as_sent
 from enginehouse.adapters.engines.protocol import Decoder, EngineProtocol, ProbeSettings
 from enginehouse.domain.engine import EngineInfo, Target
 from enginehouse.domain.errors import EngineBroken, EngineError, EngineFailed, EngineRejected, HandoverFailed
-from enginehouse.domain.handover import Fetch, Handover, Keep
+from enginehouse.domain.handover import Fetch, Keep
 from enginehouse.domain.link import LinkError
 from enginehouse.domain.request import EngineRequest
+from enginehouse.domain.stream import Embedding
 from enginehouse.ports import Call, DeltaSink, EngineLoad, KvSink, KvSubscription, Link
+
+_UNWRITABLE = (ValueError, OverflowError, TypeError)
+"""What encoding raises: a number that the protocol has no room for, or a wish that it has no words for."""
+_UNCARRIED = "the engine's protocol cannot carry this request"
 
 
 class Engine:
@@ -40,19 +45,29 @@ class Engine:
 
     def generate(self, request: EngineRequest, sink: DeltaSink) -> Call:
         request = as_sent(request)
-        answer = Answer(self._protocol, sink, self, request.handover)
+        answer = Answer(self._protocol, sink, self, request)
         try:
             message = self._protocol.encode(request)
-        except (ValueError, OverflowError, TypeError):  # a number that the protocol has no room for
-            asyncio.get_running_loop().call_soon(
-                answer.fail, EngineRejected("the engine's protocol cannot carry this request")
-            )
+        except _UNWRITABLE:
+            asyncio.get_running_loop().call_soon(answer.fail, EngineRejected(_UNCARRIED))
             return answer
         # No deadline on the call: first-token and between-token limits are the caller's, who cancels.
         answer.call = self._link.stream(
             self._protocol.generate_path, message, answer, metadata=self._protocol.metadata(request)
         )
         return answer
+
+    async def embed(self, request_id: str, token_ids: Sequence[int], *, timeout: float) -> Embedding:
+        try:
+            found = await self._protocol.embed(request_id, token_ids, timeout)
+        except _UNWRITABLE as error:
+            raise EngineRejected(_UNCARRIED) from error
+        except LinkError as error:
+            raise self._protocol.failure(error) from error
+        self.heard += 1
+        if not found.values:
+            raise EngineBroken("the engine gave an embedding without values")
+        return found
 
     async def abort(self, request_id: str) -> None:
         """End a request by its id. Only for requests whose stream is not ours to cancel. Raises EngineError."""
@@ -106,12 +121,12 @@ class Answer:
 
     __slots__ = ("_begun", "_decode", "_engine", "_handover", "_protocol", "_sink", "call")
 
-    def __init__(self, protocol: EngineProtocol, sink: DeltaSink, engine: Engine, handover: Handover | None) -> None:
-        decoder: Decoder = protocol.decoder()
+    def __init__(self, protocol: EngineProtocol, sink: DeltaSink, engine: Engine, request: EngineRequest) -> None:
+        decoder: Decoder = protocol.decoder(request)
         self._decode = decoder.decode
         self._engine = engine
         self._protocol = protocol
-        self._handover = handover
+        self._handover = request.handover
         self._begun = False
         self._sink: DeltaSink | None = sink  # None: it has heard its last, and is not kept alive by a late transport
         self.call: Call | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from google.protobuf.struct_pb2 import Struct
 
 from enginehouse.domain.handover import Fetch, Keep, Rendezvous
-from enginehouse.domain.request import EngineRequest
+from enginehouse.domain.request import EngineRequest, Sampling
 
 KEEP_JSON = (
     '{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
@@ -30,9 +30,11 @@ KEEP_STRUCT = _keep_struct()
 def as_sent(request: EngineRequest) -> EngineRequest:
     """The request itself, or for a prefill engine one that generates a single token, however the rest spells length.
 
-    The user's sampling stays: SGLang's decode engine takes over the token that was drawn here, and vLLM finds fault
-    with it before anything was computed. On vLLM the minimum of one keeps an end-of-sequence token away, so that the
-    answer ends for its length, without which some releases keep nothing.
+    The user's sampling stays: SGLang's decode engine takes over the token that was drawn here, with how likely it was
+    and as far as it goes into what the answer is constrained to; and vLLM finds fault with it before anything was
+    computed. vLLM's decode engine draws all tokens itself, so that its prefill engine is spared what is only of use to
+    the answer; the minimum of one keeps an end-of-sequence token away, so that the token ends for its length, without
+    which some releases keep nothing.
     """
     if not request.prefill_only:
         least, most = request.sampling.min_tokens, request.max_tokens
@@ -42,8 +44,16 @@ def as_sent(request: EngineRequest) -> EngineRequest:
     sampling, least = request.sampling, 1 if isinstance(request.handover, Keep) else 0
     if sampling.stop_token_ids or sampling.ignore_eos or sampling.min_tokens != least:  # seldom; a copy takes its time
         sampling = replace(sampling, stop_token_ids=(), ignore_eos=False, min_tokens=least)
+    if isinstance(request.handover, Keep) and _is_special(sampling):
+        sampling = replace(sampling, logit_bias=(), constraint=None, logprobs=None, prompt_logprobs=None)
     rank = None if isinstance(request.handover, Rendezvous) else request.rank  # another than the room's breaks it
     return replace(request, max_tokens=1, sampling=sampling, rank=rank)
+
+
+def _is_special(sampling: Sampling) -> bool:
+    return bool(sampling.logit_bias) or any(
+        value is not None for value in (sampling.constraint, sampling.logprobs, sampling.prompt_logprobs)
+    )
 
 
 def bracketed(host: str) -> str:

@@ -10,7 +10,7 @@ from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineError
 from enginehouse.domain.link import LinkError
 from enginehouse.domain.request import EngineRequest
-from enginehouse.domain.stream import Delta
+from enginehouse.domain.stream import Delta, Embedding
 from enginehouse.ports import EngineLoad, Link
 
 
@@ -79,7 +79,11 @@ class EngineProtocol(Protocol):
 
     def metadata(self, request: EngineRequest) -> Sequence[tuple[str, str]]: ...
 
-    def decoder(self) -> Decoder: ...
+    def decoder(self, request: EngineRequest) -> Decoder:
+        """For the answer to this request: where it asks for no log probabilities, nothing is paid for them."""
+
+    async def embed(self, request_id: str, token_ids: Sequence[int], timeout: float) -> Embedding:
+        """Raises LinkError, EngineError, and as `encode` does for what is no token."""
 
     def failure(self, error: LinkError) -> EngineError: ...
 

@@ -15,14 +15,17 @@ from enginehouse.adapters.engines.extras import Extras
 from enginehouse.adapters.engines.failures import engine_error, rejected
 from enginehouse.adapters.engines.legs import bracketed
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
-from enginehouse.adapters.engines.sglang_info import Facts, engine_info
+from enginehouse.adapters.engines.sglang_constraints import constrain
+from enginehouse.adapters.engines.sglang_info import Facts, engine_info, is_guided
+from enginehouse.adapters.engines.sglang_logprobs import SglangLogprobDecoder
 from enginehouse.adapters.engines.sglang_prompt import Prompts
 from enginehouse.adapters.engines.sglang_stream import SglangDecoder, handover_failed
-from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
+from enginehouse.domain.engine import Ability, EngineInfo, ProtocolName, Target
 from enginehouse.domain.errors import EngineError, ProbeFailed
 from enginehouse.domain.handover import Handover, Rendezvous
 from enginehouse.domain.link import GrpcStatus, LinkError
-from enginehouse.domain.request import EngineRequest
+from enginehouse.domain.request import EngineRequest, Sampling
+from enginehouse.domain.stream import Embedding
 from enginehouse.ports import EngineLoad, Link
 
 _SERVICE = "/sglang.runtime.v1.SglangService/"
@@ -57,6 +60,10 @@ class SglangProtocol:
         self._timeout = settings.call_timeout
         self._extras = Extras(link, settings.optional_call_timeout)
         self._incremental: bool | None = None
+        self._guided = False
+        """It takes `guided_decoding`, and has not only the two fields of before."""
+        self._urgency = 0
+        """What a priority of ours is multiplied with; 0: it schedules by none."""
 
     async def recognise(self) -> bool:
         try:
@@ -118,7 +125,11 @@ class SglangProtocol:
             loads=_loads(load) if load is not None else (),
             instance_id=snapshot.instance_id if snapshot is not None else None,
         )
-        return engine_info(facts, self._target.host)
+        info = engine_info(facts, self._target.host)
+        self._guided = is_guided(server)
+        small_first = server.get("schedule_low_priority_values_first") is True
+        self._urgency = (1 if small_first else -1) if Ability.PRIORITY in info.abilities else 0
+        return info
 
     async def _server_info(self) -> dict[str, Any]:
         answer = await ask(
@@ -166,15 +177,36 @@ class SglangProtocol:
             rid=request.request_id,
             routed_dp_rank=request.rank,
             disaggregated_params=_meeting(request.handover) if request.handover is not None else None,
+            priority=asked.priority * self._urgency or None,
         )
+        if asked.constraint is not None:
+            constrain(message.sampling_params, asked.constraint, guided=self._guided)
+        if asked.logprobs is not None or asked.prompt_logprobs is not None:
+            _ask_for_logprobs(message, asked)
+        if asked.logit_bias:
+            raise ValueError("SGLang's protocol has no field for it")
         head, tokens = message.SerializeToString(), request.token_ids
         return head + (_prompts.for_prefill(tokens) if request.prefill_only else _prompts.for_decode(tokens))
 
     def metadata(self, request: EngineRequest) -> Sequence[tuple[str, str]]:
         return ()
 
-    def decoder(self) -> Decoder:
-        return SglangDecoder(self._incremental)
+    def decoder(self, request: EngineRequest) -> Decoder:
+        asked = request.sampling
+        if asked.logprobs is None and asked.prompt_logprobs is None:
+            return SglangDecoder(self._incremental)
+        return SglangLogprobDecoder(self._incremental, request)
+
+    async def embed(self, request_id: str, token_ids: Sequence[int], timeout: float) -> Embedding:
+        answer = await ask(
+            self._link,
+            _SERVICE + "Embed",
+            pb.EmbedRequest(input_ids=token_ids, rid=request_id),
+            pb.EmbedResponse,
+            timeout=timeout,
+        )
+        told = answer.meta_info.get("prompt_tokens", "")
+        return Embedding(answer.embedding[:], int(told) if told.isdigit() else len(token_ids))
 
     def failure(self, error: LinkError) -> EngineError:
         if error.status is GrpcStatus.INTERNAL and any(text in error.text for text in _ARGUMENT_TEXTS):
@@ -193,6 +225,13 @@ class SglangProtocol:
 
     async def tokenizer_files(self) -> Mapping[str, bytes]:
         return {}  # the protocol has none
+
+
+def _ask_for_logprobs(message: pb.GenerateRequest, asked: Sampling) -> None:
+    """There is one number for the answer and the prompt: the decoder cuts."""
+    message.return_logprob = True
+    message.top_logprobs_num = max(asked.logprobs or 0, asked.prompt_logprobs or 0)
+    message.logprob_start_len = -1 if asked.prompt_logprobs is None else 0
 
 
 def _meeting(handover: Handover) -> pb.DisaggregatedParams:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from enginehouse._proto.sglang_runtime_v1_pb2 import ModelCard
+from enginehouse.adapters.engines import abilities
 from enginehouse.adapters.engines.kv_sources import address, host_of, is_local, reachable
 from enginehouse.adapters.engines.ranks import sound_ranks
 from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role, is_host
@@ -41,8 +42,6 @@ class Facts:
 def engine_info(facts: Facts, host: str) -> EngineInfo:
     """host: where we dialled it. Raises ProbeFailed for an engine that no request can be sent to."""
     server, model = facts.server, facts.model
-    if model.get("is_generation") is False:
-        raise ProbeFailed("serves embeddings: it cannot generate", permanent=True)
     base = next((card for card in facts.cards if not card.HasField("parent")), None)
     name = _text(server.get("served_model_name")) or _text(model.get("served_model_name")) or (base.id if base else "")
     if not name:
@@ -79,7 +78,15 @@ def engine_info(facts: Facts, host: str) -> EngineInfo:
         kv_dtype=_dtype(server.get("kv_cache_dtype")),
         kv_event_sources=_kv_event_sources(server, told, ranks, block, host),
         loras=tuple(card.id for card in facts.cards if card.HasField("parent")),
+        abilities=abilities.EMBEDDING
+        if model.get("is_generation") is False
+        else abilities.sglang(server, guided=is_guided(server), role=role),
     )
+
+
+def is_guided(server: Mapping[str, Any]) -> bool:
+    """Whether the release takes `guided_decoding` and priorities: 0.5.17 does, but cannot be told from 0.5.16."""
+    return any(key in server for key, _ in _KEYS_BY_AGE)
 
 
 def _bootstrap_host(server: Mapping[str, Any]) -> str | None:

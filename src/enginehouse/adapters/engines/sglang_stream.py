@@ -7,7 +7,7 @@ Depending on a server flag a message repeats the whole answer so far (cumulative
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from enginehouse._proto.sglang_runtime_v1_pb2 import GenerateResponse
 from enginehouse.adapters.engines.failures import rejected
@@ -27,7 +27,7 @@ class SglangDecoder:
     def __init__(self, incremental: bool | None) -> None:
         self._incremental = incremental
         self._seen = 0
-        self._parse = GenerateResponse.FromString
+        self._parse: Callable[[bytes], GenerateResponse] = GenerateResponse.FromString
 
     def decode(self, message: bytes) -> Delta | None:
         response = self._parse(message)

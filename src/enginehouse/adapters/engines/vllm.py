@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
+from enginehouse.adapters.engines import abilities, tokenizer_zip
 from enginehouse.adapters.engines import sampling as params
-from enginehouse.adapters.engines import tokenizer_zip
 from enginehouse.adapters.engines.calls import ask, gather
 from enginehouse.adapters.engines.extras import Extras
 from enginehouse.adapters.engines.failures import engine_error
@@ -19,6 +19,8 @@ from enginehouse.adapters.engines.health import require_serving
 from enginehouse.adapters.engines.legs import KEEP_JSON
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
 from enginehouse.adapters.engines.ranks import sound_ranks
+from enginehouse.adapters.engines.vllm_constraints import constrain
+from enginehouse.adapters.engines.vllm_logprobs import VllmLogprobDecoder, to_ask
 from enginehouse.adapters.engines.vllm_stream import VllmDecoder
 from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.engine import EngineInfo, ProtocolName, Target
@@ -26,6 +28,7 @@ from enginehouse.domain.errors import EngineBroken, EngineError, ProbeFailed
 from enginehouse.domain.handover import Fetch, Handover, Keep, Rendezvous
 from enginehouse.domain.link import GrpcStatus, LinkError, LinkErrorKind
 from enginehouse.domain.request import EngineRequest
+from enginehouse.domain.stream import Embedding
 from enginehouse.ports import EngineLoad, Link
 
 _SERVICE = "/vllm.grpc.engine.VllmEngine/"
@@ -86,8 +89,6 @@ class VllmProtocol:
             pb.GetModelInfoResponse,
             timeout=self._timeout,
         )
-        if not model.is_generation:
-            raise ProbeFailed("serves embeddings: it cannot generate", permanent=True)
         name = model.served_model_name or model.model_path
         if not name:
             raise ProbeFailed("does not say which model it serves")
@@ -115,6 +116,7 @@ class VllmProtocol:
             # One that only combines others is no name of what carries the caches.
             transfer_backend=None if server.kv_connector == "MultiConnector" else server.kv_connector or None,
             kv_dtype=None if server.kv_cache_dtype == "auto" else server.kv_cache_dtype or None,
+            abilities=abilities.VLLM if model.is_generation else abilities.EMBEDDING,
         )
 
     async def _server_info(self) -> pb.GetServerInfoResponse:
@@ -156,7 +158,13 @@ class VllmProtocol:
             stop_token_ids=asked.stop_token_ids,
             ignore_eos=asked.ignore_eos,
             seed=None if asked.seed is None else params.fold_seed(asked.seed, 32),
+            logprobs=None if asked.logprobs is None else to_ask(asked.logprobs),
+            prompt_logprobs=None if asked.prompt_logprobs is None else to_ask(asked.prompt_logprobs),
         )
+        if asked.logit_bias:
+            sampling.logit_bias.update(asked.logit_bias)
+        if asked.constraint is not None:
+            constrain(sampling, asked.constraint)
         message = pb.GenerateRequest(
             request_id=request.request_id, sampling_params=sampling, stream=True, data_parallel_rank=request.rank
         )
@@ -169,8 +177,17 @@ class VllmProtocol:
     def metadata(self, request: EngineRequest) -> Sequence[tuple[str, str]]:
         return ()
 
-    def decoder(self) -> Decoder:
-        return VllmDecoder()
+    def decoder(self, request: EngineRequest) -> Decoder:
+        asked = request.sampling
+        if asked.logprobs is None and asked.prompt_logprobs is None:
+            return VllmDecoder()
+        return VllmLogprobDecoder(request)
+
+    async def embed(self, request_id: str, token_ids: Sequence[int], timeout: float) -> Embedding:
+        message = pb.EmbedRequest(request_id=request_id)
+        message.tokenized.input_ids.extend(token_ids)
+        answer = await ask(self._link, _SERVICE + "Embed", message, pb.EmbedResponse, timeout=timeout)
+        return Embedding(answer.embedding[:], answer.prompt_tokens or len(token_ids))
 
     def failure(self, error: LinkError) -> EngineError:
         return engine_error(error)

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeVar
 from google.protobuf.message import Message
 
 from enginehouse._proto import vllm_native_pb2 as pb
+from enginehouse.adapters.engines import abilities
 from enginehouse.adapters.engines import sampling as params
 from enginehouse.adapters.engines.calls import ask
 from enginehouse.adapters.engines.extras import Extras
@@ -18,12 +19,15 @@ from enginehouse.adapters.engines.kv_sources import reachable
 from enginehouse.adapters.engines.legs import KEEP_STRUCT
 from enginehouse.adapters.engines.protocol import Decoder, ProbeSettings
 from enginehouse.adapters.engines.ranks import sound_ranks
+from enginehouse.adapters.engines.vllm_constraints import constrain_native
+from enginehouse.adapters.engines.vllm_native_logprobs import VllmNativeLogprobDecoder
 from enginehouse.adapters.engines.vllm_native_stream import VllmNativeDecoder
 from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Target
-from enginehouse.domain.errors import EngineError, ProbeFailed
+from enginehouse.domain.errors import EngineError, EngineRejected, ProbeFailed
 from enginehouse.domain.handover import Fetch, Handover, Keep, Rendezvous
 from enginehouse.domain.link import GrpcStatus, LinkError
-from enginehouse.domain.request import EngineRequest
+from enginehouse.domain.request import EngineRequest, Sampling
+from enginehouse.domain.stream import Embedding
 from enginehouse.ports import EngineLoad, Link
 
 _CONTROL = "/vllm.Control/"
@@ -93,6 +97,7 @@ class VllmNativeProtocol:
             reasoning_parser=model.reasoning_parser or None,
             kv_event_sources=sources,
             loras=loras,
+            abilities=abilities.VLLM_NATIVE,
         )
 
     async def _kv_event_sources(self, block: int | None) -> tuple[KvEventSource, ...]:
@@ -151,7 +156,14 @@ class VllmNativeProtocol:
                 ignore_eos=asked.ignore_eos,
             ),
             response=pb.ResponseOptions(output_text=False, output_token_ids=True),
+            priority=asked.priority,
         )
+        if asked.logit_bias:
+            message.decoding.logit_bias.update(asked.logit_bias)
+        if asked.constraint is not None:
+            constrain_native(message, asked.constraint)
+        if asked.logprobs is not None or asked.prompt_logprobs is not None:
+            _ask_for_logprobs(message.response, asked)
         if request.handover is not None:
             message.kv.kv_transfer_params = _transfer(request.handover)
         message.token_ids.ids.extend(request.token_ids)  # in place: a third of the time of a message that is copied in
@@ -160,8 +172,14 @@ class VllmNativeProtocol:
     def metadata(self, request: EngineRequest) -> Sequence[tuple[str, str]]:
         return () if request.rank is None else ((_RANK_HEADER, str(request.rank)),)
 
-    def decoder(self) -> Decoder:
-        return VllmNativeDecoder()
+    def decoder(self, request: EngineRequest) -> Decoder:
+        asked = request.sampling
+        if asked.logprobs is None and asked.prompt_logprobs is None:
+            return VllmNativeDecoder()
+        return VllmNativeLogprobDecoder(request)
+
+    async def embed(self, request_id: str, token_ids: Sequence[int], timeout: float) -> Embedding:
+        raise EngineRejected("the engine's protocol has no embeddings")
 
     def failure(self, error: LinkError) -> EngineError:
         return engine_error(error)
@@ -177,6 +195,17 @@ class VllmNativeProtocol:
 
     async def tokenizer_files(self) -> Mapping[str, bytes]:
         return {}  # the protocol has none
+
+
+def _ask_for_logprobs(response: pb.ResponseOptions, asked: Sampling) -> None:
+    if asked.logprobs is not None:
+        response.output_logprobs = True
+        if asked.logprobs:
+            response.output_candidates.top_n = asked.logprobs
+    if asked.prompt_logprobs is not None:
+        response.prompt_logprobs = True
+        if asked.prompt_logprobs:
+            response.prompt_candidates.top_n = asked.prompt_logprobs
 
 
 def _transfer(handover: Handover) -> bytes:

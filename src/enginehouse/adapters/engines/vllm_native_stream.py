@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from enginehouse._proto.vllm_native_pb2 import ABORTED, LENGTH, STOP, GenerateResponse
 from enginehouse.domain.errors import EngineBroken, EngineFailed
 from enginehouse.domain.stream import Delta, Finish
@@ -16,7 +18,7 @@ class VllmNativeDecoder:
 
     def __init__(self) -> None:
         self._prompt_tokens: int | None = None
-        self._parse = GenerateResponse.FromString
+        self._parse: Callable[[bytes], GenerateResponse] = GenerateResponse.FromString
 
     def decode(self, message: bytes) -> Delta | None:
         response = self._parse(message)

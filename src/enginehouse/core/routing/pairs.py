@@ -23,7 +23,7 @@ from enginehouse.domain.engine import ProtocolName
 _WORK_ALONE = frozenset({ProtocolName.VLLM, ProtocolName.VLLM_NATIVE})
 """Protocols whose decode engines can prefill too. SGLang's take only what a prefill engine hands them."""
 
-AloneReason = Literal["short-prompt", "mostly-cached", "no-prefill-engine"]
+AloneReason = Literal["short-prompt", "mostly-cached", "no-prefill-engine", "prompt-logprobs"]
 PoolLack = Literal["none", "incompatible"]
 """`none`: the pool is empty; `incompatible`: no decode engine can take a cache from those that are there."""
 Lack = Literal[PoolLack, "tried"]
@@ -133,6 +133,26 @@ class PairRouter:
             raise Busy
         first = self._prefill.decide(able, prompt, explain=explain)
         return PairDecision(first, self._decode.decide(mates.of(first.chosen, free), prompt, explain=explain))
+
+    def whole_prompt(
+        self,
+        decode: Sequence[Candidate],
+        prompt: Prompt,
+        excluded: Collection[tuple[str, int]] = (),
+        *,
+        explain: bool = False,
+    ) -> Alone:
+        """For a request that asks what only the engine knows that has computed the whole prompt, and answers.
+
+        decode: those that can work alone. Raises AllExcluded, AllFull.
+        """
+        there = untried(decode, excluded)
+        if not there:
+            raise AllExcluded
+        free = below(there, self._limit)
+        if not free:
+            raise AllFull
+        return Alone(self._alone.decide(free, prompt, explain=explain), "prompt-logprobs")
 
     def _spared(self, free: Sequence[Candidate], prompt: Prompt, explain: bool) -> Alone | None:
         """A decode rank that has too little of the prompt to compute for a hand-over to be worth it."""

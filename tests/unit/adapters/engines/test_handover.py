@@ -269,7 +269,7 @@ def protocol(kind: type[EngineProtocol]) -> EngineProtocol:
 
 
 def decode(kind: type[EngineProtocol], message: bytes) -> Delta:
-    delta = protocol(kind).decoder().decode(message)
+    delta = protocol(kind).decoder(EngineRequest("", (), 1)).decode(message)
     assert delta is not None
     return delta
 

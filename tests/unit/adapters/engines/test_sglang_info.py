@@ -17,7 +17,7 @@ from enginehouse._proto.sglang_runtime_v1_pb2 import (
 )
 from enginehouse.adapters.engines.sglang import _json_object
 from enginehouse.adapters.engines.sglang_info import Facts, engine_info
-from enginehouse.domain.engine import EngineInfo, KvEventSource, ProtocolName, Role
+from enginehouse.domain.engine import Ability, EngineInfo, KvEventSource, ProtocolName, Role
 from enginehouse.domain.errors import ProbeFailed
 from tests.unit.adapters.engines.doubles import golden, messages
 
@@ -55,6 +55,7 @@ def test_the_recorded_release() -> None:
         instance_id="1796030845748858859",
         version=">=0.5.23",
         kv_event_sources=(KvEventSource(0, "tcp://[fd00::5]:61101", "", "tcp://[fd00::5]:61102", 16),),
+        abilities=BASE | ALL_CONSTRAINTS,
     )
     assert "SECRET" not in repr(info)
 
@@ -194,10 +195,41 @@ def test_adapters_are_the_cards_with_a_parent() -> None:
     assert read({}, cards=cards).loras == ("a",)
 
 
-def test_an_engine_that_cannot_generate_is_refused_for_good() -> None:
-    with pytest.raises(ProbeFailed, match="embeddings") as caught:
-        read({}, is_generation=False)
-    assert caught.value.permanent
+ALL_CONSTRAINTS = frozenset(
+    {
+        Ability.JSON_SCHEMA,
+        Ability.JSON_OBJECT,
+        Ability.REGEX,
+        Ability.CHOICE,
+        Ability.GRAMMAR,
+        Ability.STRUCTURAL_TAG,
+    }
+)
+FIRST = frozenset({Ability.JSON_SCHEMA, Ability.JSON_OBJECT, Ability.REGEX})
+BASE = frozenset({Ability.GENERATE, Ability.LOGPROBS, Ability.PROMPT_LOGPROBS})
+APART = (BASE | ALL_CONSTRAINTS) - {Ability.PROMPT_LOGPROBS}
+
+
+@pytest.mark.parametrize(
+    ("server", "abilities"),
+    [
+        ({}, BASE | FIRST),  # 0.5.16, or 0.5.17, which takes more and does not tell
+        ({"kv_events": None}, BASE | ALL_CONSTRAINTS),
+        ({"kv_events": None, "grammar_backend": "xgrammar"}, BASE | ALL_CONSTRAINTS),
+        ({"kv_events": None, "grammar_backend": "none"}, BASE),
+        ({"kv_events": None, "grammar_backend": "outlines"}, BASE | FIRST | {Ability.CHOICE}),
+        ({"kv_events": None, "enable_priority_scheduling": True}, BASE | ALL_CONSTRAINTS | {Ability.PRIORITY}),
+        ({"enable_priority_scheduling": True}, BASE | FIRST),
+        ({"kv_events": None, "disaggregation_mode": "decode"}, APART),
+        ({"kv_events": None, "disaggregation_mode": "prefill"}, APART),
+    ],
+)
+def test_abilities_by_release_and_settings(server: dict[str, Any], abilities: frozenset[Ability]) -> None:
+    assert read(server).abilities == abilities
+
+
+def test_a_model_that_does_not_generate_embeds() -> None:
+    assert read({"kv_events": None}, is_generation=False).abilities == {Ability.EMBED}
 
 
 def test_page_size_times_context_parallel_ranks() -> None:
