@@ -51,7 +51,12 @@ MODELS: tuple[tuple[str, str, str], ...] = (
     ("gemma-4", "gemma4", "gemma4"),
 )
 
-EXPECTATIONS_NOT_OURS: Mapping[str, str] = {}
+EXPECTATIONS_NOT_OURS: Mapping[str, str] = {
+    "gemma4/vllm-text-before-call": (
+        "It wants the space between a text and a call dropped. gemma4/sglang-text-before-call and the suite's own rule "
+        "(text around calls is kept as it is) want it kept: no parser can pass both strictly."
+    ),
+}
 """Fixture id -> why what it expects is not what we do. docs/openai.md has the same list."""
 
 STRATEGIES = (*DEFAULT_STRATEGIES, *(ChunkStrategy("char", seed=seed) for seed in range(4)))

@@ -127,4 +127,4 @@ def _escaped(found: re.Match[str]) -> str:
     return _ESCAPED.get(text, encode(text)[1:-1])
 
 
-LLAMA4: Final = ToolFormat(Marks(OPEN), _read, special=frozenset({OPEN, CLOSE}), bare=_bare)
+PYTHONIC: Final = ToolFormat(Marks(OPEN), _read, special=frozenset({OPEN, CLOSE}), bare=_bare)
