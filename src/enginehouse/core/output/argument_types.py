@@ -5,57 +5,74 @@ It reads what tells types apart and no more: whether the arguments fit the schem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 Types = frozenset[str]
 
 _ALL: Final = frozenset({"null", "boolean", "integer", "number", "string", "object", "array"})
-_DEEPEST: Final = 16
-"""References and unions followed in a schema, which may refer to itself."""
+_DEEPEST: Final = 32
+"""Schemas within schemas that are followed. Clients write them: each reference is followed once."""
 
 
 def types_of(parameters: object, name: str) -> Types | None:
     """The JSON types that the argument may have; None: the schema does not say."""
-    return _types(_property(parameters, name, parameters, 0), parameters, 0)
+    return _Walk(parameters).types(_Walk(parameters).property(parameters, name, 0), 0)
 
 
-def _property(schema: object, name: str, root: object, depth: int) -> object:
-    """The schema of a property, also where the object's own schema is behind a reference or in parts."""
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
-        return None
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and name in properties:
-        return properties[name]
-    parts = [_target(schema["$ref"], root)] if "$ref" in schema else []
-    parts += [part for word in ("allOf", "anyOf", "oneOf") for part in _list(schema.get(word))]
+class _Walk:
+    """One look into a schema."""
+
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._followed: dict[str, Types | None] = {}
+
+    def property(self, schema: object, name: str, depth: int) -> object:
+        """The schema of a property, also where the object's own schema is in parts or behind a reference."""
+        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+            return None
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and name in properties:
+            return properties[name]
+        parts = [part for word in ("allOf", "anyOf", "oneOf") for part in _list(schema.get(word))]
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in self._followed:
+            self._followed[reference] = None
+            parts.append(_target(reference, self._root))
+        found = (self.property(part, name, depth + 1) for part in parts)
+        return next((part for part in found if part is not None), schema.get("additionalProperties"))
+
+    def types(self, schema: object, depth: int) -> Types | None:
+        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+            return None
+        said = [read(schema) for read in _SAY]
+        said.append(self._referred(schema.get("$ref"), depth))
+        for word in ("anyOf", "oneOf"):
+            said.append(_either(self.types(part, depth + 1) for part in _list(schema.get(word))))
+        said += (self.types(part, depth + 1) for part in _list(schema.get("allOf")))
+        known = [types for types in said if types is not None]
+        if not known:
+            return None
+        types = _ALL.intersection(*known)
+        return types | {"null"} if schema.get("nullable") is True else types
+
+    def _referred(self, reference: object, depth: int) -> Types | None:
+        if not isinstance(reference, str):
+            return None
+        if reference not in self._followed:
+            self._followed[reference] = None  # what refers to itself says nothing new there
+            self._followed[reference] = self.types(_target(reference, self._root), depth + 1)
+        return self._followed[reference]
+
+
+def _either(parts: Iterable[Types | None]) -> Types | None:
+    """What any of them allows; None, as soon as one does not say."""
+    types: set[str] = set()
     for part in parts:
-        found = _property(part, name, root, depth + 1)
-        if found is not None:
-            return found
-    return schema.get("additionalProperties")
-
-
-def _types(schema: object, root: object, depth: int) -> Types | None:
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
-        return None
-    said = [found for read in _SAY if (found := read(schema)) is not None]
-    if "$ref" in schema:
-        said += _known([_types(_target(schema["$ref"], root), root, depth + 1)])
-    for word in ("anyOf", "oneOf"):
-        parts = [_types(part, root, depth + 1) for part in _list(schema.get(word))]
-        known = _known(parts)
-        if known and len(known) == len(parts):
-            said.append(frozenset[str]().union(*known))
-    said += _known([_types(part, root, depth + 1) for part in _list(schema.get("allOf"))])
-    if not said:
-        return None
-    types = _ALL.intersection(*said)
-    return types | {"null"} if schema.get("nullable") is True else types
-
-
-def _known(types: Sequence[Types | None]) -> list[Types]:
-    return [found for found in types if found is not None]
+        if part is None:
+            return None
+        types |= part
+    return frozenset(types) or None
 
 
 def _declared(schema: Mapping[str, object]) -> Types | None:
@@ -98,16 +115,14 @@ def _type(value: object) -> str:
             return "object"
 
 
-def _target(reference: object, root: object) -> object:
+def _target(reference: str, root: object) -> object:
     """What a reference within the schema points at."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return None
     at = root
-    for part in reference[1:].split("/")[1:]:
+    for part in reference.split("/")[1:]:
         if not isinstance(at, Mapping):
             return None
         at = at.get(part.replace("~1", "/").replace("~0", "~"))
-    return at
+    return at if reference.startswith("#") else None
 
 
 def _list(value: object) -> list[object]:

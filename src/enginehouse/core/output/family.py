@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from enginehouse.core.output.marks import Marks
@@ -75,6 +75,18 @@ class Family:
         read = self.whole or self._read
         return GeneratorParser(lambda reader: read(reader, given))
 
+    def without(self, *, tools: bool = False, reasoning: bool = False) -> Family:
+        """The same where calls, or thinking, are not to be told apart: for a `whole`, which reads both."""
+        whole = self.whole
+        if whole is None or not (tools or reasoning):
+            return self
+
+        def read(reader: Reader, given: ParserInput) -> Reading[None]:
+            tools_left, reasoning_left = () if tools else given.tools, given.reasoning and not reasoning
+            return whole(reader, replace(given, tools=tools_left, reasoning=reasoning_left))
+
+        return replace(self, whole=read)
+
     @cached_property
     def _closing(self) -> tuple[Marks, Marks]:
         """What thinking may end with where tools were not, and were, offered: a call does it too."""
@@ -98,12 +110,10 @@ class Family:
         while (mark := (yield from reader.until(ends, trim=inside or spaced, lead=lead))) is not None:
             lead = ""
             if tools is not None and mark in calls.all:
-                if (yield from read_calls(tools, mark, reader, given)):
-                    reader.kind = Content  # a model that calls has thought enough, closing mark or not
-                    if spaced:
-                        lead = yield from reader.space()
-                        if reader.done:
-                            return
+                if (yield from read_calls(tools, mark, reader, given)) and spaced:
+                    lead = yield from reader.space()
+                    if reader.done:
+                        return
             else:
                 yield from reader.space()
                 reader.kind, inside, ends = Content, False, calls

@@ -58,7 +58,8 @@ class Reader:
             self.out.append((kind or self.kind)(text))
 
     def call(self, name: str, arguments: str, call_id: str | None = None) -> None:
-        """A call is finished: what was read up to here is dealt with."""
+        """A call is finished: what was read up to here is dealt with. A model that calls has thought enough."""
+        self.kind = Content
         self.out.append(ToolCall(name, arguments, call_id))
         if self._record is not None:
             self._record.clear()

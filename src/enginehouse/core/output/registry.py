@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
+from enginehouse.core.output import detect
 from enginehouse.core.output.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from enginehouse.core.output.families.deepseek_dsml import DEEPSEEK_DSML
+from enginehouse.core.output.families.gemma4 import GEMMA4, GEMMA4_THINKING
 from enginehouse.core.output.families.glm import GLM
+from enginehouse.core.output.families.harmony import HARMONY
 from enginehouse.core.output.families.hermes import HERMES
 from enginehouse.core.output.families.kimi import KIMI_K2
 from enginehouse.core.output.families.kimi_k3 import KIMI_K3
+from enginehouse.core.output.families.llama import LLAMA3
 from enginehouse.core.output.families.minimax import MINIMAX
+from enginehouse.core.output.families.mistral import MISTRAL, MISTRAL_THINKING
+from enginehouse.core.output.families.pythonic import PYTHONIC
 from enginehouse.core.output.families.qwen_xml import QWEN_XML
 from enginehouse.core.output.families.thinking import THINKING
 from enginehouse.core.output.family import Family, Thinking, ToolFormat
@@ -43,35 +49,68 @@ TOOLS: Final[Mapping[str, ToolFormat | Family]] = {
     "qwen25": HERMES,
     "qwen3_coder": QWEN_XML,
     "qwen3_xml": QWEN_XML,
+    "mimo": QWEN_XML,
+    "step3p5": QWEN_XML,
     "glm": GLM,
     "glm45": GLM,
     "glm47": GLM,
     "minimax_m2": MINIMAX,
     "minimax-m2": MINIMAX,
+    "llama3": LLAMA3,
+    "llama3_json": LLAMA3,
+    "llama4_json": LLAMA3,
+    "llama4_pythonic": PYTHONIC,
+    "pythonic": PYTHONIC,
+    "mistral": MISTRAL,
+    "gemma4": GEMMA4,
+    "openai": HARMONY,
+    "gpt-oss": HARMONY,
 }
 """A Family reads all of an answer, thinking too."""
 
 REASONING: Final[Mapping[str, Thinking | Family]] = {
     **THINKING,
     "kimi_k3": KIMI_K3,
+    "mistral": MISTRAL_THINKING,
+    "gemma4": GEMMA4_THINKING,
+    "openai_gptoss": HARMONY,
+    "gpt-oss": HARMONY,
 }
 
 
-def formats(tool_parser: str = AUTO, reasoning_parser: str = AUTO, template: str = "") -> Family:
-    """The family that these names stand for. Raises ValueError."""
-    tools = _named("tool parser", tool_parser, TOOLS)
-    thinking = _named("reasoning parser", reasoning_parser, REASONING)
-    for whole in (tools, thinking):
-        if isinstance(whole, Family):
-            return whole
-    assert not isinstance(tools, Family)
-    assert not isinstance(thinking, Family)
+def formats(
+    tool_parser: str = AUTO,
+    reasoning_parser: str = AUTO,
+    template: str = "",
+    *,
+    reported: tuple[str | None, str | None] = (None, None),
+) -> Family:
+    """What these names stand for. AUTO: what the engine reports of both, if we know it, else what the template shows.
+
+    Raises ValueError.
+    """
+    tools = _named("tool parser", tool_parser, TOOLS, (reported[0], detect.tool_parser(template)))
+    thinking = _named("reasoning parser", reasoning_parser, REASONING, (reported[1], detect.reasoning_parser(template)))
+    if isinstance(tools, Family):
+        if not (thinking is None or thinking is tools or reasoning_parser == AUTO):
+            raise ValueError(
+                f"tool parser {tool_parser!r} reads thinking too: {reasoning_parser!r} cannot be beside it"
+            )
+        return tools.without(reasoning=reasoning_parser == NONE)
+    if isinstance(thinking, Family):
+        if tool_parser not in (AUTO, NONE):
+            raise ValueError(
+                f"reasoning parser {reasoning_parser!r} reads calls too: {tool_parser!r} cannot be beside it"
+            )
+        return thinking.without(tools=tool_parser == NONE)
     return Family(thinking, tools)
 
 
-def _named(what: str, name: str, known: Mapping[str, T]) -> T | None:
-    if name in (AUTO, NONE):
+def _named(what: str, name: str, known: Mapping[str, T], seen: tuple[str | None, ...]) -> T | None:
+    if name == NONE:
         return None
+    if name == AUTO:
+        return next((known[found] for found in seen if found is not None and found in known), None)
     if name not in known:
         raise ValueError(f"unknown {what} {name!r}: known are {', '.join(sorted(known))}, and {AUTO} and {NONE}")
     return known[name]

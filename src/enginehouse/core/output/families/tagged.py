@@ -101,6 +101,7 @@ def _bare(parts: list[str], begins_line: bool) -> str:
 
 def _name(reader: Reader) -> Reading[str]:
     """The name in a tag, without quotes; nothing, if the tag is none."""
-    name = yield from reader.run(_NAME)
-    closed = yield from reader.next_is(">")
-    return name.strip().strip("\"'") if closed is not None else ""
+    text = (yield from reader.run(_NAME)).strip()
+    if (yield from reader.next_is(">")) is None:
+        return ""
+    return text[1:].partition(text[0])[0] if text[:1] in ("'", '"') else text
