@@ -101,6 +101,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
         tokenizer_finder(settings.fleet.tokenizer),
         name=settings.fleet.model,
         patience=settings.requests.hold_timeout,
+        formats=settings.formats,
     )
     readiness = Readiness(fleet, models, generator.lack)
     kv_view = kv.view if kv is not None else None
@@ -111,6 +112,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
         settings.http.body_timeout,
         session_source(settings.routing.affinity, settings.http.affinity_header),
         settings.http.debug_headers,
+        settings.formats.reasoning_field,
     )
     server = HttpServer(build(models, generator, metrics.requests, admin, edge), settings.http)
 

@@ -1,13 +1,14 @@
-"""Where tokens become bytes for one client: a streamed answer, written as it comes, or a whole one."""
+"""Where tokens become bytes for one client: streamed answers, written as they come, and whole ones."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from enginehouse.core.openai.render import AnswerStream
-from enginehouse.core.openai.text import AnswerText
-from enginehouse.domain.stream import Delta, Finish
+from enginehouse.core.openai.choice import AnyChoice, whole_choice
+from enginehouse.core.output.answer import Choice, Frames, News, Usage, together
+from enginehouse.domain.errors import EnginehouseError
+from enginehouse.domain.stream import Delta
 from enginehouse.http.exchange import Headers, Stream
 from enginehouse.ports import Call, RequestMeter
 from enginehouse.wire.sse import CONTENT_TYPE
@@ -18,110 +19,212 @@ _SSE: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 
+NewChoice = Callable[[], AnyChoice]
+
+
+class Tally:
+    """The prompts of a request, each counted once however many answers it gets, and what engines had of them."""
+
+    def __init__(self, prompts: Sequence[int], meter: RequestMeter) -> None:
+        self._prompts = prompts
+        self._cached: list[int | None] = [None] * len(prompts)
+        self._meter = meter
+        self._told: int | None = None
+        self.prompt_tokens = sum(prompts)
+
+    def took(self, prompt: int, cached: int | None) -> None:
+        """An engine has taken the prompt up, and says what it had of it; None: it does not say."""
+        if cached is not None:
+            cached = min(cached, self._prompts[prompt])  # an engine may say what it likes, and our usage adds up
+        self._cached[prompt] = cached
+        known = self.cached_tokens or 0
+        if known != self._told:
+            self._told = known
+            self._meter.prompt(self.prompt_tokens, known)
+
+    def forget(self, prompt: int) -> None:
+        """An attempt begins: what another engine had counts no more."""
+        self._cached[prompt] = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        known = [cached for cached in self._cached if cached is not None]
+        return sum(known) if known else None
+
+    def usage(self, choices: Sequence[AnyChoice]) -> Usage:
+        """With the answers as they are now."""
+        reasoning = [choice.reasoning_tokens for choice in choices if choice.reasoning_tokens is not None]
+        return Usage(
+            self.prompt_tokens,
+            sum(choice.tokens for choice in choices),
+            self.cached_tokens,
+            sum(reasoning) if reasoning else None,
+        )
+
 
 class _Counted:
-    """What every answer keeps: its text so far, and the numbers for usage."""
+    """What every choice keeps: its reader, and what its engine says of the prompt. An Answer to its attempts."""
 
-    def __init__(self, new_text: Callable[[], AnswerText], prompt_tokens: int, meter: RequestMeter) -> None:
-        self._new_text = new_text
+    def __init__(self, index: int, new: NewChoice, tally: Tally, prompt: int | None, meter: RequestMeter) -> None:
+        """prompt: the one that this is the first answer to; None: another choice counts it."""
+        self.index = index
+        self._new = new
+        self._tally = tally
+        self._prompt = prompt
         self._meter = meter
-        self._text = new_text()
-        self._prompted = False
+        self._cached = -1  # nothing was told yet, not even that nobody knows
+        self.choice: AnyChoice
         self.sent = False
-        self.prompt_tokens = prompt_tokens
-        self.cached_tokens: int | None = None
-        self.finish: Finish | None = None
-
-    @property
-    def completion_tokens(self) -> int:
-        return self._text.tokens
-
-    def _take(self, delta: Delta) -> str:
-        """The text that this delta makes certain; sets `finish` when it is the last."""
-        cached = delta.cached_tokens
-        if cached is not None and cached > self.prompt_tokens:
-            cached = self.prompt_tokens  # an engine may say what it likes, and our usage adds up
-        if not self._prompted or (cached is not None and cached != self.cached_tokens):
-            self._prompted = True
-            self._meter.prompt(self.prompt_tokens, cached or 0)
-        if cached is not None:
-            self.cached_tokens = cached
-        if delta.token_ids:
-            self._meter.tokens(len(delta.token_ids))
-        text, ended = self._text.push(delta.token_ids, delta.finish)
-        if ended is not None:
-            self.finish = ended
-        elif delta.finish is not None:
-            self.finish = delta.finish
-        return text
-
-
-class WholeAnswer(_Counted):
-    """Collects the answer; nothing reaches the client before its end, so every attempt may be repeated."""
 
     def begin(self, call: Call) -> None:
-        self._text = self._new_text()
-        self._parts: list[str] = []
-        self.cached_tokens = self.finish = None
+        self.choice = self._new()
+        self._cached = -1
+        if self._prompt is not None:
+            self._tally.forget(self._prompt)
+
+    def _take(self, delta: Delta) -> str | News:
+        """What this delta makes certain."""
+        if self._cached == -1 or (delta.cached_tokens is not None and delta.cached_tokens != self._cached):
+            self._cached = delta.cached_tokens or 0
+            if self._prompt is not None:
+                self._tally.took(self._prompt, delta.cached_tokens)
+        if delta.token_ids:
+            self._meter.tokens(len(delta.token_ids))
+        return self.choice.push(delta)
+
+
+class WholeChoice(_Counted):
+    """Collects an answer; nothing reaches the client before its end, so every attempt may be repeated."""
+
+    def begin(self, call: Call) -> None:
+        super().begin(call)
+        self._parts: list[str | News] = []
 
     def push(self, delta: Delta) -> bool:
-        text = self._take(delta)
-        if text:
-            self._parts.append(text)
-        return self.finish is not None
+        part = self._take(delta)
+        if part:
+            self._parts.append(part)
+        return self.choice.end is not None
 
-    @property
-    def text(self) -> str:
-        return "".join(self._parts)
+    def whole(self) -> Choice:
+        """When it is over."""
+        assert self.choice.end is not None
+        return whole_choice(self.index, self._parts, self.choice.end)
 
 
-class StreamedAnswer(_Counted):
+class StreamedChoice(_Counted):
     """Writes each delta to the client's transport from inside the engine's read callback.
 
-    While the client does not read, text is merged and held here and the engine's stream is granted no more window: what
-    can arrive is bounded by the window granted already. A client that stays away too long is cut by the server.
+    While the client does not read, what comes is held here and the engine's stream is granted no more window: what can
+    arrive is bounded by the window granted already. A client that stays away too long is cut by the server.
     """
 
     def __init__(
-        self,
-        new_text: Callable[[], AnswerText],
-        prompt_tokens: int,
-        meter: RequestMeter,
-        stream: Stream,
-        frames: AnswerStream,
-        headers: Headers,
+        self, index: int, new: NewChoice, tally: Tally, prompt: int | None, meter: RequestMeter, answer: StreamedAnswer
     ) -> None:
-        """headers: besides those of every stream; read when the first bytes leave, so an attempt may change them."""
-        super().__init__(new_text, prompt_tokens, meter)
-        self._stream = stream
-        self._frames = frames
-        self._headers = headers
+        super().__init__(index, new, tally, prompt, meter)
+        self._answer = answer
+        self._stream = answer.stream
+        self._frames = answer.frames
         self._call: Call | None = None
-        self._held = ""
+        self._held: list[str | News] = []
+
+    def begin(self, call: Call) -> None:
+        super().begin(call)
+        self._held.clear()
+        self._call = call
+        if self._stream.paused:
+            call.pause()
+
+    def push(self, delta: Delta) -> bool:
+        part = self._take(delta)
+        if self._stream.paused:
+            self._held.append(part)
+        else:
+            self._write(part)
+        return self.choice.end is not None
+
+    def held(self) -> bytes:
+        """What has not been written, of a choice of which something was."""
+        part = together(self._held)
+        self._held.clear()
+        return self._frame(part) if self.sent and part else b""
+
+    def release(self) -> None:
+        """Write what was held."""
+        if self._held:
+            part = together(self._held)
+            self._held.clear()
+            self._write(part)
+
+    def pause(self) -> None:
+        if self._call is not None:
+            self._call.pause()
+
+    def resume(self) -> None:
+        if self._call is not None:
+            self._call.resume()
+
+    def _frame(self, part: str | News) -> bytes:
+        if isinstance(part, str):
+            return self._frames.text(self.index, part)
+        return self._frames.news(self.index, part)
+
+    def _write(self, part: str | News) -> None:
+        out = b""
+        if not self.sent:
+            self.sent = True
+            self._answer.start()
+            out = self._frames.begin(self.index)
+        if part:
+            out += self._frames.text(self.index, part) if type(part) is str else self._frame(part)
+        end = self.choice.end
+        if end is not None:
+            self._answer.ended(out + self._frames.finish(self.index, end))
+        elif out:
+            self._stream.write(out)
+
+
+class StreamedAnswer:
+    """What the choices of one streamed answer share: the client, the frames, the end."""
+
+    def __init__(self, stream: Stream, frames: Frames, headers: Headers, tally: Tally) -> None:
+        """headers: besides those of every stream; read when the first bytes leave, so an attempt may change them."""
+        self.stream = stream
+        self.frames = frames
+        self._headers = headers
+        self._tally = tally
+        self._choices: list[StreamedChoice] = []
+        self._over = 0
+        self._room: asyncio.Future[None] | None = None
+        self.sent = False
         self.complete = False
         stream.watch(self._pause, self._resume)
 
-    def begin(self, call: Call) -> None:
-        self._text = self._new_text()
-        self.cached_tokens = None
-        self._held = ""
-        self._call = call
-        if self._stream.paused:
-            self._pause()
+    def add(self, choice: StreamedChoice) -> None:
+        self._choices.append(choice)
 
-    def push(self, delta: Delta) -> bool:
-        text = self._take(delta)
-        if self._stream.paused:
-            self._held += text
-            return self.finish is not None
-        self._write(text)
-        return self.finish is not None
+    def start(self) -> None:
+        """Something is about to be written."""
+        if not self.sent:
+            self.sent = True
+            self.stream.start(200, [*_SSE, *self._headers])
 
-    def fail(self, frame: bytes) -> None:
-        """End an answer that has begun with an error event."""
+    def ended(self, out: bytes) -> None:
+        """Write the last of a choice; with the last choice the answer ends too."""
+        self._over += 1
+        if self._over < len(self._choices):
+            self.stream.write(out)
+            return
         self.complete = True
-        held, self._held = self._held, ""
-        self._stream.finish((self._frames.text(held) if held else b"") + frame)
+        usage = self._tally.usage([one.choice for one in self._choices])
+        self.stream.finish(out + self.frames.end(usage))
+
+    def fail(self, error: EnginehouseError) -> None:
+        """End an answer that has begun with an error."""
+        self.complete = True
+        held = b"".join([choice.held() for choice in self._choices])
+        self.stream.finish(held + self.frames.error(error))
 
     async def flushed(self) -> None:
         """Wait until a client that did not read has taken the rest. Cutting it instead cancels this request."""
@@ -129,42 +232,21 @@ class StreamedAnswer(_Counted):
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
-    def _write(self, text: str) -> None:
-        frames = self._frames
-        out = b""
-        if not self.sent:
-            self.sent = True
-            self._stream.start(200, [*_SSE, *self._headers])
-            out = frames.first()
-        if text:
-            out += frames.text(text)
-        if self.finish is not None:
-            self.complete = True
-            out += frames.last(
-                self.finish,
-                prompt_tokens=self.prompt_tokens,
-                completion_tokens=self.completion_tokens,
-                cached_tokens=self.cached_tokens,
-            )
-            self._stream.finish(out)
-        elif out:
-            self._stream.write(out)
-
     def _pause(self) -> None:
-        if self.complete:
-            return
-        if self._call is not None:
-            self._call.pause()
+        if not self.complete:
+            for choice in self._choices:
+                choice.pause()
 
     def _resume(self) -> None:
         if self.complete:
             return
-        held, self._held = self._held, ""
-        if held or self.finish is not None:
-            self._write(held)
-        if self._call is not None and not self.complete and not self._stream.paused:
-            self._call.resume()
-        if self.complete and self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    _room: asyncio.Future[None] | None = None
+        for choice in self._choices:
+            choice.release()
+            if self.stream.paused:  # full again
+                break
+        if self.complete:
+            if self._room is not None and not self._room.done():
+                self._room.set_result(None)
+        elif not self.stream.paused:
+            for choice in self._choices:
+                choice.resume()

@@ -1,23 +1,23 @@
-"""`/v1/chat/completions` and `/v1/completions`: parse, encode, plan, generate, answer, fail in OpenAI's envelope."""
+"""The APIs that generate: parse, encode, plan, generate, answer, fail in the API's own envelope."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
 import structlog
 
-from enginehouse.core.openai.render import error_frame
 from enginehouse.core.openai.requests import Request
-from enginehouse.core.openai.stops import StopMatcher
-from enginehouse.core.openai.text import AnswerText
+from enginehouse.core.output.answer import Identity
 from enginehouse.domain.errors import EnginehouseError, NoEngine, ShuttingDown
 from enginehouse.http import debug
-from enginehouse.http.answers import StreamedAnswer, WholeAnswer
+from enginehouse.http.answers import NewChoice, StreamedAnswer, StreamedChoice, Tally, WholeChoice
+from enginehouse.http.api import Api, R
+from enginehouse.http.choices import choice_maker
 from enginehouse.http.errors import internal_error, respond_error
 from enginehouse.http.exchange import (
     JSON,
@@ -32,11 +32,12 @@ from enginehouse.http.exchange import (
     respond,
     until_gone,
 )
+from enginehouse.http.prompts import encode, token_requests
 from enginehouse.http.session import SessionOf, no_session
-from enginehouse.http.shapes import R, Shape, for_engines
 from enginehouse.ports import Meters, RequestMeter
-from enginehouse.service.generate import Generator, Outdated
-from enginehouse.service.models import Models, ServedModel
+from enginehouse.service.attempt import Answer
+from enginehouse.service.generate import Generator, Outdated, TokenRequest
+from enginehouse.service.models import Models
 
 log = structlog.get_logger("enginehouse.http")
 
@@ -52,23 +53,22 @@ class EdgeOptions:
     body_timeout: float
     session_of: SessionOf = no_session
     debug_headers: bool = False
+    reasoning_field: str = "reasoning_content"
 
 
 class Endpoint(Generic[R]):
-    """One of the two paths, as an ASGI application."""
+    """An API's path, as an ASGI application."""
 
-    def __init__(
-        self, shape: Shape[R], models: Models, generator: Generator, meters: Meters, options: EdgeOptions
-    ) -> None:
-        self._shape = shape
+    def __init__(self, api: Api[R], models: Models, generator: Generator, meters: Meters, options: EdgeOptions) -> None:
+        self._api = api
         self._models = models
         self._generator = generator
         self._meters = meters
         self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        meter = self._meters.begin(self._shape.path)
-        answer_id = f"{self._shape.prefix}-{uuid.uuid4().hex}"
+        meter = self._meters.begin(self._api.path)
+        answer_id = f"{self._api.prefix}-{uuid.uuid4().hex}"
         headers: Headers = [(b"x-request-id", _client_id(scope) or answer_id.encode())]
         try:
             body = await read_body(scope, receive, self._options.max_body_bytes, self._options.body_timeout)
@@ -77,11 +77,12 @@ class Endpoint(Generic[R]):
             return
         except EnginehouseError as error:
             meter.end(error.status, error.code)
-            await respond_error(send, error, headers)  # the rest of the body is read and dropped
+            await respond_error(send, error, headers, self._api.error)  # the rest of the body is read and dropped
             return
         stream = open_stream(scope, receive, send)
+        exchange = _Exchange(scope, stream, send, answer_id, headers, meter)
         try:
-            await until_gone(stream, self._serve(body, scope, answer_id, stream, send, headers, meter))
+            await until_gone(stream, self._serve(body, exchange))
         except ClientGone:
             meter.end(499)
             log.debug("client gone", request=answer_id)
@@ -91,101 +92,137 @@ class Endpoint(Generic[R]):
             meter.end(500)  # counts only when nothing else was said
             await stream.close()
 
-    async def _serve(
-        self,
-        body: bytes,
-        scope: Scope,
-        answer_id: str,
-        stream: Stream,
-        send: Send,
-        headers: Headers,
-        meter: RequestMeter,
-    ) -> None:
-        answer: StreamedAnswer | WholeAnswer | None = None
+    async def _serve(self, body: bytes, exchange: _Exchange) -> None:
         try:
-            request = self._shape.parse(body)
+            request = self._api.parse(body)
             del body  # a prompt may be large, and an answer long
-            session = self._options.session_of(scope, request)
-            decided = debug.teller(headers) if self._options.debug_headers and debug.asks(scope) else None
-            created = int(time.time())
-            for _ in range(_ENCODINGS):
-                model = await self._models.find(request.model)
-                wanted = await for_engines(self._shape, request, model, self._models, session, decided)
-                new_text = _text_maker(request, model, wanted.max_tokens)
-                prompt_tokens = len(wanted.token_ids)
-                if request.stream:
-                    frames = self._shape.frames(answer_id, model.card.model, created, request.include_usage)
-                    answer = StreamedAnswer(new_text, prompt_tokens, meter, stream, frames, headers)
-                else:
-                    answer = WholeAnswer(new_text, prompt_tokens, meter)
-                try:
-                    await self._generator.run(wanted, answer, meter)
-                    break
-                except Outdated:  # engines of another generation took over since: encode for them
-                    continue
-            else:
-                raise NoEngine("the engines of this model are being replaced; try again", retry_after=1)
-            if isinstance(answer, StreamedAnswer):
-                await answer.flushed()
-            else:
-                assert answer.finish is not None
-                whole = self._shape.whole(
-                    answer_id,
-                    model.card.model,
-                    created,
-                    answer.text,
-                    answer.finish,
-                    prompt_tokens=answer.prompt_tokens,
-                    completion_tokens=answer.completion_tokens,
-                    cached_tokens=answer.cached_tokens,
-                )
-                await respond(send, 200, whole, [*JSON, *headers])
-            meter.end(200)
+            await self._answer(request, exchange)
+            exchange.meter.end(200)
         except EnginehouseError as error:
-            await self._fail(error, answer, send, headers, meter, answer_id)
+            await self._fail(error, exchange)
         except asyncio.CancelledError:
-            if not stream.gone:
+            if not exchange.stream.gone:
                 cut = ShuttingDown("this frontend is shutting down; send the request again", retry_after=1)
-                await self._fail(cut, answer, send, headers, meter, answer_id)
+                await self._fail(cut, exchange)
             raise
         except Exception:
-            log.exception("request failed by a fault of ours", request=answer_id)
-            await self._fail(internal_error(), answer, send, headers, meter, answer_id)
+            log.exception("request failed by a fault of ours", request=exchange.answer_id)
+            await self._fail(internal_error(), exchange)
 
-    async def _fail(
+    async def _answer(self, request: R, exchange: _Exchange) -> None:
+        scope, headers = exchange.scope, exchange.headers
+        session = self._options.session_of(scope, request)
+        decided = debug.teller(headers) if self._options.debug_headers and debug.asks(scope) else None
+        created = int(time.time())
+        for _ in range(_ENCODINGS):
+            model = await self._models.find(request.model)
+            prompts = await encode(request, model)
+            asked = token_requests(request, prompts, model, self._models, session, decided)
+            tally = Tally([len(prompt.token_ids) for prompt in prompts], exchange.meter)
+            identity = Identity(exchange.answer_id, model.card.model, created, tally.prompt_tokens)
+            new = [
+                choice_maker(request, model, prompts[index // request.n], one.max_tokens)
+                for index, one in enumerate(asked)
+            ]
+            try:
+                if request.stream:
+                    await self._stream(identity, request, asked, new, tally, exchange)
+                else:
+                    await self._whole(identity, request, asked, new, tally, exchange)
+                return
+            except Outdated:  # engines of another generation took over since: encode for them
+                if exchange.begun is not None and exchange.begun.sent:
+                    break
+        raise NoEngine("the engines of this model are being replaced; try again", retry_after=1)
+
+    async def _stream(
         self,
-        error: EnginehouseError,
-        answer: StreamedAnswer | WholeAnswer | None,
-        send: Send,
-        headers: Headers,
-        meter: RequestMeter,
-        answer_id: str,
+        identity: Identity,
+        request: R,
+        asked: Sequence[TokenRequest],
+        new: Sequence[NewChoice],
+        tally: Tally,
+        exchange: _Exchange,
     ) -> None:
-        begun = isinstance(answer, StreamedAnswer) and answer.sent
-        meter.end(error.status, error.code, cut=begun)
+        answer = StreamedAnswer(exchange.stream, self._api.frames(identity, request), exchange.headers, tally)
+        exchange.begun = answer
+        choices = [
+            StreamedChoice(index, one, tally, _counts(index, request), exchange.meter, answer)
+            for index, one in enumerate(new)
+        ]
+        for choice in choices:
+            answer.add(choice)
+        await self._generate(asked, choices, exchange.meter)
+        await answer.flushed()
+
+    async def _whole(
+        self,
+        identity: Identity,
+        request: R,
+        asked: Sequence[TokenRequest],
+        new: Sequence[NewChoice],
+        tally: Tally,
+        exchange: _Exchange,
+    ) -> None:
+        choices = [
+            WholeChoice(index, one, tally, _counts(index, request), exchange.meter) for index, one in enumerate(new)
+        ]
+        await self._generate(asked, choices, exchange.meter)
+        usage = tally.usage([choice.choice for choice in choices])
+        whole = self._api.whole(identity, request, [choice.whole() for choice in choices], usage)
+        await respond(exchange.send, 200, whole, [*JSON, *exchange.headers])
+
+    async def _generate(self, asked: Sequence[TokenRequest], choices: Sequence[Answer], meter: RequestMeter) -> None:
+        """All choices at once, each on an engine of its own and with retries of its own; the first error ends all."""
+        if len(asked) == 1:
+            await self._generator.run(asked[0], choices[0], meter)
+            return
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index, (one, choice) in enumerate(zip(asked, choices, strict=True)):
+                    tasks.create_task(self._generator.run(one, choice, meter), name=f"choice-{index}")
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _fail(self, error: EnginehouseError, exchange: _Exchange) -> None:
+        answer = exchange.begun
+        begun = answer is not None and answer.sent
+        exchange.meter.end(error.status, error.code, cut=begun)
         if error.status >= 500:
             log.warning(
                 "request failed",
-                request=answer_id,
+                request=exchange.answer_id,
                 status=error.status,
                 code=error.code,
                 begun=begun,
                 reason=error.message,
             )
-        if isinstance(answer, StreamedAnswer) and answer.sent:
+        if answer is not None and answer.sent:
             if not answer.complete:
-                answer.fail(error_frame(error))
+                answer.fail(error)
         else:
-            await respond_error(send, error, headers)
+            await respond_error(exchange.send, error, exchange.headers, self._api.error)
 
 
-def _text_maker(request: Request, model: ServedModel, max_tokens: int) -> Callable[[], AnswerText]:
-    """For each attempt its own text: what a failed one held back must not come out of the next."""
-    tokenizer, skip, stops = model.tokenizer, request.skip_special_tokens, request.stop
-    min_tokens = request.sampling.min_tokens
-    return lambda: AnswerText(
-        tokenizer.decoder(skip_special_tokens=skip), StopMatcher(stops) if stops else None, min_tokens, max_tokens
-    )
+@dataclass(slots=True)
+class _Exchange:
+    """One request on its way through the endpoint."""
+
+    scope: Scope
+    stream: Stream
+    send: Send
+    answer_id: str
+    headers: Headers
+    """Of the answer, besides those of its kind."""
+    meter: RequestMeter
+    begun: StreamedAnswer | None = None
+    """The answer, if it is a streamed one."""
+
+
+def _counts(index: int, request: Request) -> int | None:
+    """The prompt that this choice is the first answer to."""
+    prompt, again = divmod(index, request.n)
+    return None if again else prompt
 
 
 def _client_id(scope: Scope) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Our errors as HTTP answers: OpenAI's nested envelope, always."""
+"""Our errors as HTTP answers: in OpenAI's nested envelope, but for APIs that have another."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ def internal_error() -> InternalError:
     return InternalError("the frontend failed while handling this request; its log says why")
 
 
-async def respond_error(send: Send, error: EnginehouseError, headers: Headers) -> None:
-    """Answer with this error; nothing may have been sent before."""
+async def respond_error(
+    send: Send, error: EnginehouseError, headers: Headers, body: Callable[[EnginehouseError], bytes] = error_body
+) -> None:
+    """Answer with this error; nothing may have been sent before. body: the form that the API gives to errors."""
     extra: Headers = [(b"content-type", b"application/json")]
     if error.retry_after is not None:
         extra.append((b"retry-after", str(error.retry_after).encode()))
-    await respond(send, error.status, error_body(error), [*extra, *headers])
+    await respond(send, error.status, body(error), [*extra, *headers])
 
 
 def refusals(meters: Meters) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -1,6 +1,7 @@
 """`POST /explain`: where a request would go and what that would cost, without sending it anywhere.
 
-Answers with numbers and the names of engines: nothing of the prompt, neither text nor token ids.
+Answers with numbers and the names of engines: nothing of the prompt, neither text nor token ids. Of several choices it
+is the first one's.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ import msgspec
 import structlog
 
 from enginehouse.core.openai.parse import parse_either
-from enginehouse.core.openai.requests import ChatRequest
 from enginehouse.domain.errors import EnginehouseError
 from enginehouse.http.completions import EdgeOptions
 from enginehouse.http.errors import internal_error, respond_error
 from enginehouse.http.exchange import JSON, ClientGone, Receive, Scope, Send, read_body, respond
-from enginehouse.http.shapes import CHAT, COMPLETION, for_engines
+from enginehouse.http.prompts import encode, token_requests
 from enginehouse.service.generate import Generator
 from enginehouse.service.models import Models
 
@@ -45,8 +45,6 @@ class Explain:
         request = parse_either(body)
         session = self._options.session_of(scope, request)
         model = await self._models.find(request.model)
-        if isinstance(request, ChatRequest):
-            wanted = await for_engines(CHAT, request, model, self._models, session)
-        else:
-            wanted = await for_engines(COMPLETION, request, model, self._models, session)
-        return msgspec.json.encode(self._generator.explain(wanted).explain())
+        prompts = await encode(request, model)
+        first, *_ = token_requests(request, prompts, model, self._models, session)
+        return msgspec.json.encode(self._generator.explain(first).explain())

@@ -9,7 +9,7 @@ from enginehouse.http.admin import Admin
 from enginehouse.http.completions import EdgeOptions, Endpoint
 from enginehouse.http.errors import handlers
 from enginehouse.http.explain import Explain
-from enginehouse.http.shapes import CHAT, COMPLETION
+from enginehouse.http.shapes import COMPLETION, chat_api
 from enginehouse.ports import Meters
 from enginehouse.service.generate import Generator
 from enginehouse.service.models import Models
@@ -17,12 +17,11 @@ from enginehouse.service.models import Models
 
 def build(models: Models, generator: Generator, meters: Meters, admin: Admin, options: EdgeOptions) -> Starlette:
     """The ASGI application."""
-    chat = Endpoint(CHAT, models, generator, meters, options)
-    completion = Endpoint(COMPLETION, models, generator, meters, options)
+    chat = chat_api(options.reasoning_field)
     app = Starlette(
         routes=[
-            Route(CHAT.path, chat, methods=["POST"]),
-            Route(COMPLETION.path, completion, methods=["POST"]),
+            Route(chat.path, Endpoint(chat, models, generator, meters, options), methods=["POST"]),
+            Route(COMPLETION.path, Endpoint(COMPLETION, models, generator, meters, options), methods=["POST"]),
             Route("/v1/models", admin.models),
             Route("/v1/models/{name:path}", admin.model),
             Route("/livez", admin.live),

@@ -21,6 +21,7 @@ from enginehouse.adapters.link.settings import LinkSettings
 from enginehouse.adapters.logs import LogSettings
 from enginehouse.core.kv.settings import KvSettings
 from enginehouse.core.membership.settings import MembershipSettings
+from enginehouse.core.output.selection import FormatSettings
 from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.http.server import HttpSettings
@@ -63,6 +64,7 @@ class Settings:
     engines_file: Annotated[EnginesFileSettings, flat("engines-file")] = field(default_factory=EnginesFileSettings)
     kube: Annotated[KubeSettings, flat("kube", *_KUBE)] = field(default_factory=KubeSettings)
     fleet: Annotated[FleetSettings, flat()] = field(default_factory=FleetSettings)
+    formats: Annotated[FormatSettings, flat()] = field(default_factory=FormatSettings)
     http: Annotated[HttpSettings, flat()] = field(default_factory=HttpSettings)
     routing: Annotated[RoutingSettings, flat()] = field(default_factory=RoutingSettings)
     handover: Annotated[HandoverSettings, flat()] = field(default_factory=HandoverSettings)

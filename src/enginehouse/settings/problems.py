@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enginehouse.adapters.link.token import read_token
+from enginehouse.core.output.selection import format_problems
 from enginehouse.core.routing.handover_settings import ENGINES_GIVE_UP
 from enginehouse.core.selector import selector_fault
 from enginehouse.domain.engine import InvalidTarget, Role, Target
@@ -47,7 +48,7 @@ _PORTS = frozenset({"port", "pod_port", "prefill_pod_port", "kv_events_port", "k
 
 def problems(settings: Settings) -> list[str]:
     """One sentence for each: the setting, its value, what is wrong, what is right. Empty: none."""
-    return [*_numbers(settings), *_engines(settings), *_together(settings)]
+    return [*_numbers(settings), *_engines(settings), *format_problems(settings.formats), *_together(settings)]
 
 
 def _numbers(settings: Settings) -> Iterator[str]:

@@ -7,10 +7,13 @@ from pathlib import Path
 import enginehouse.mock
 from enginehouse.adapters.metrics.meters import RequestCounts
 from enginehouse.adapters.tokenizer import load_tokenizer
-from enginehouse.core.openai.render import CompletionStream
+from enginehouse.core.openai.choice import PlainChoice
+from enginehouse.core.openai.completion_frames import CompletionFrames
 from enginehouse.core.openai.text import AnswerText
+from enginehouse.core.output.answer import Identity
+from enginehouse.domain.errors import EngineBroken
 from enginehouse.domain.stream import Delta, Finish
-from enginehouse.http.answers import StreamedAnswer
+from enginehouse.http.answers import StreamedAnswer, StreamedChoice, Tally
 from enginehouse.http.exchange import Headers
 
 TOKENIZER = load_tokenizer(str(Path(enginehouse.mock.__file__).parent / "model"))
@@ -67,15 +70,23 @@ class Call:
     def cancel(self) -> None: ...
 
 
-def make(client: Client) -> StreamedAnswer:
-    return StreamedAnswer(
-        lambda: AnswerText(TOKENIZER.decoder()),
-        3,
-        RequestCounts().begin("/v1/completions"),
-        client,
-        CompletionStream("id", "m", 1),
-        [],
-    )
+def choices(client: Client, number: int) -> tuple[StreamedAnswer, list[StreamedChoice]]:
+    """Several answers to one prompt."""
+    meter = RequestCounts().begin("/v1/completions")
+    tally = Tally([3], meter)
+    answer = StreamedAnswer(client, CompletionFrames(Identity("id", "m", 1), choices=number), [], tally)
+
+    def new() -> PlainChoice:
+        return PlainChoice(AnswerText(TOKENIZER.decoder()))
+
+    made = [StreamedChoice(at, new, tally, None if at else 0, meter, answer) for at in range(number)]
+    for choice in made:
+        answer.add(choice)
+    return answer, made
+
+
+def make(client: Client) -> StreamedChoice:
+    return choices(client, 1)[1][0]
 
 
 def test_s2_while_the_client_does_not_read_the_engine_is_paused_and_text_is_held_as_one() -> None:
@@ -115,12 +126,12 @@ def test_m2_a_retry_does_not_let_out_what_the_failed_attempt_left_held() -> None
 
 def test_m4_an_error_comes_after_the_text_that_was_held() -> None:
     client = Client()
-    answer = make(client)
+    whole, (answer,) = choices(client, 1)
     answer.begin(Call())
     answer.push(Delta(ONE))
     client.reads(False)
     answer.push(Delta(TWO))
-    answer.fail(b'data: {"error":{}}\n\n')
+    whole.fail(EngineBroken("it went"))
     assert client.finished
     assert client.text == " one two"
 
@@ -155,3 +166,52 @@ def test_the_engine_stays_paused_when_the_held_text_fills_the_transport_again() 
         answer.push(Delta(TWO))
     client.reads(True)
     assert call.paused
+
+
+def test_s2_when_the_client_does_not_read_the_engines_of_all_choices_are_paused() -> None:
+    client, calls = Client(), [Call(), Call(), Call()]
+    _, made = choices(client, 3)
+    for choice, call in zip(made, calls, strict=True):
+        choice.begin(call)
+    made[0].push(Delta(ONE))
+    client.reads(False)
+    made[1].push(Delta(TWO))
+    made[0].push(Delta(TWO))
+    assert all(call.paused for call in calls)
+    client.reads(True)
+    assert not any(call.paused for call in calls)
+    assert client.text == " one two two"
+    assert not made[2].sent
+
+
+def test_o1_choices_share_one_stream_that_ends_once() -> None:
+    client = Client()
+    answer, made = choices(client, 2)
+    for choice in made:
+        choice.begin(Call())
+    made[1].push(Delta(ONE, Finish.LENGTH))
+    assert not client.finished
+    client.reads(False)
+    made[0].push(Delta(TWO, Finish.STOP))
+    assert not answer.complete
+    client.reads(True)
+    assert client.finished
+    assert answer.complete
+    assert client.out.count(b'"finish_reason":"') == 2
+    assert client.out.count(b"[DONE]") == 1
+    assert client.out.count(b"200|") == 1
+
+
+def test_m2_a_choice_may_begin_anew_while_another_has_been_sent() -> None:
+    client = Client()
+    _, made = choices(client, 2)
+    for choice in made:
+        choice.begin(Call())
+    made[0].push(Delta(ONE))
+    assert [choice.sent for choice in made] == [True, False]
+    client.reads(False)
+    made[1].push(Delta(ONE))
+    made[1].begin(Call())
+    made[1].push(Delta(TWO))
+    client.reads(True)
+    assert client.text == " one two"

@@ -12,15 +12,27 @@ from collections.abc import Sequence
 class StopMatcher:
     """Holds back only what may be the beginning of a stop string: always less than the longest of them."""
 
-    __slots__ = ("_first", "_held", "_stops", "stopped")
+    __slots__ = ("_first", "_held", "_keep", "_stops", "stop")
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, keep: bool = False) -> None:
+        """keep: the stop string that ends the text stays in it."""
         if not all(stops):
             raise ValueError("an empty stop string would stop everything")
+        self._keep = keep
         self._stops = tuple(stops)
         self._first = frozenset(stop[0] for stop in stops)
         self._held = ""
-        self.stopped = False
+        self.stop: str | None = None
+        """The one that ended the text."""
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop is not None
+
+    @property
+    def held(self) -> int:
+        """Characters held back."""
+        return len(self._held)
 
     def __bool__(self) -> bool:
         return bool(self._stops)
@@ -31,21 +43,22 @@ class StopMatcher:
             return piece
         text = self._held + piece
         first_end = begin = -1
-        keep = 0
+        found = ""
+        open_ = 0
         for stop in self._stops:
             at = text.find(stop)
             if at >= 0:
                 end = at + len(stop)
                 if first_end < 0 or end < first_end or (end == first_end and at < begin):
-                    first_end, begin = end, at
+                    first_end, begin, found = end, at, stop
             elif first_end < 0:
-                keep = max(keep, _open_tail(text, stop))
-        if first_end >= 0:
-            self.stopped = True
+                open_ = max(open_, _open_tail(text, stop))
+        if found:
+            self.stop = found
             self._held = ""
-            return text[:begin]
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+            return text[: first_end if self._keep else begin]
+        self._held = text[len(text) - open_ :]
+        return text[: len(text) - open_]
 
     def flush(self) -> str:
         """What was held back, when the text is over without a stop."""

@@ -42,15 +42,29 @@ class AnswerText:
         self._max_tokens = max_tokens
         self.tokens = 0
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the answer."""
+        return None if self._matcher is None else self._matcher.stop
+
+    @property
+    def held(self) -> int:
+        """Characters that are decoded and may yet turn out to be the beginning of a stop string."""
+        return 0 if self._matcher is None else self._matcher.held
+
     def push(self, token_ids: Sequence[int], finish: Finish | None = None) -> tuple[str, Finish | None]:
         """(text that is certain now, how we end the answer: at a stop string, or where an engine exceeds its limit).
 
         With `finish` everything that was held comes out. Finish.STOP means that the last id ended the answer: it never
         gives text, also when special tokens are shown. After an end of ours, or a finish, push no more.
         """
-        over = self.tokens + len(token_ids) > self._max_tokens
+        tokens = self.tokens + len(token_ids)
+        over = tokens > self._max_tokens
         if over:
             token_ids, finish = token_ids[: self._max_tokens - self.tokens], Finish.LENGTH
+        elif finish is None and self._matcher is None:  # nearly always
+            self.tokens = tokens
+            return self._decoder.push(token_ids), None
         text, stopped = self._push(token_ids, finish)
         return text, Finish.STOP if stopped else Finish.LENGTH if over else None
 
@@ -59,8 +73,6 @@ class AnswerText:
         if self._matcher is not None:
             return self._push_matching(self._matcher, token_ids, finish)
         self.tokens += len(token_ids)
-        if finish is None:
-            return self._decoder.push(token_ids), False
         if finish is Finish.STOP:
             token_ids = token_ids[:-1]
         return self._decoder.push(token_ids) + self._decoder.flush(), False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from enginehouse.core.output.pieces import Piece
+from enginehouse.core.output.pieces import Piece, joined
 from enginehouse.domain.errors import EnginehouseError
 from enginehouse.domain.stream import Finish
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Likelihood:
     token: str
     raw: bytes
     """UTF-8, or a part of it where a token ends within a character."""
-    logprob: float
+    logprob: float | None
+    """None: the first of a prompt, which nothing foretells."""
     top: tuple[tuple[str, bytes, float], ...] = ()
     """The most likely tokens at its place, best first."""
     token_id: int = 0
@@ -66,8 +69,8 @@ class Echo:
     """What an answer repeats of its prompt, as far as it was asked to."""
 
     text: str | None = None
-    likelihoods: Sequence[Likelihood | None] | None = None
-    """One for each token of the prompt; None: the first, which nothing foretells."""
+    likelihoods: Sequence[Likelihood] | None = None
+    """One for each token of the prompt."""
     token_ids: Sequence[int] | None = None
 
 
@@ -83,6 +86,27 @@ class News:
     """None: not asked for."""
     echo: Echo | None = None
     """With the first news of a choice, where something of the prompt was asked for."""
+
+    def __bool__(self) -> bool:
+        return bool(self.pieces or self.likelihoods or self.token_ids or self.echo)
+
+
+def together(parts: Sequence[str | News]) -> str | News:
+    """What was told of one choice in several parts, as if all of it had come at once."""
+    news = [part for part in parts if not isinstance(part, str)]
+    if not news:
+        return "".join([part for part in parts if isinstance(part, str)])
+    return News(
+        joined([piece for part in news for piece in part.pieces]),
+        _chained([part.likelihoods for part in news]),
+        _chained([part.token_ids for part in news]),
+        next((part.echo for part in news if part.echo is not None), None),
+    )
+
+
+def _chained(parts: Sequence[Sequence[_T] | None]) -> Sequence[_T] | None:
+    asked = [part for part in parts if part is not None]
+    return [one for part in asked for one in part] if asked else None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,192 @@
+"""What comes out of one choice: ids of its engine in, text or news for its client out, and at last its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from enginehouse.core.openai.likelihood import Aligned, TokenNames, likelihood, prompt_likelihoods
+from enginehouse.core.openai.text import AnswerText, TextDecoder
+from enginehouse.core.output.answer import Choice, Echo, End, Likelihood, News, together
+from enginehouse.core.output.pieces import Content, OutputParser, Piece, Reasoning, ToolCall
+from enginehouse.domain.errors import EngineBroken
+from enginehouse.domain.stream import Delta, Finish
+
+
+class PlainChoice:
+    """Text and nothing else: what most requests ask for, and all that they pay for."""
+
+    __slots__ = ("_text", "end")
+
+    reasoning_tokens: int | None = None
+
+    def __init__(self, text: AnswerText) -> None:
+        self._text = text
+        self.end: End | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self._text.tokens
+
+    def push(self, delta: Delta) -> str:
+        """Text that is certain now; sets `end` with the last of it."""
+        finish = delta.finish
+        text, ours = self._text.push(delta.token_ids, finish)
+        if ours is not None or finish is not None:
+            self.end = End(ours or finish or Finish.STOP, stop=self._text.stop)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a request wants of its choices besides text."""
+
+    names: TokenNames | None = None
+    """Likelihoods are wanted, and this names tokens."""
+    ending: bool = False
+    """The token that ended the answer is one of them, though no text."""
+    token_ids: bool = False
+    one_call: bool = False
+    """The answer ends with its first call."""
+    new_call_id: Callable[[], str] = str
+    echo: Echo | None = None
+    """What is repeated of the prompt; its likelihoods come from the engine."""
+    prompt_decoder: Callable[[], TextDecoder] | None = None
+    """Likelihoods of the prompt are wanted, and this says where its tokens begin."""
+    prompt_ids: Sequence[int] = ()
+
+
+class RichChoice:
+    """Text in which reasoning and calls are told apart, tokens with their likelihoods, ids, the prompt again."""
+
+    __slots__ = (
+        "_aligned",
+        "_called",
+        "_echo",
+        "_out",
+        "_parser",
+        "_pending",
+        "_spoke",
+        "_text",
+        "_wishes",
+        "end",
+        "reasoning_tokens",
+    )
+
+    def __init__(self, text: AnswerText, parser: OutputParser | None, wishes: Wishes, *, thinks: bool) -> None:
+        """thinks: the parser tells thinking apart, and its tokens are to be counted."""
+        self._text = text
+        self._parser = parser
+        self._wishes = wishes
+        self._aligned = Aligned()
+        self._out = 0
+        """Characters that came out of the text."""
+        self._echo = wishes.echo
+        self._called = self._spoke = False
+        """It has called; it has said something that is no thinking."""
+        self._pending = 0
+        """Tokens since the last piece came out."""
+        self.reasoning_tokens = 0 if thinks else None
+        self.end: End | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self._text.tokens
+
+    def push(self, delta: Delta) -> News:
+        """What is certain now; sets `end` with the last of it."""
+        wishes = self._wishes
+        before = self._text.tokens
+        news = News()
+        if self._echo is not None:
+            news.echo = self._repeat(self._echo, delta)
+        pieces: list[Piece] = []
+        if wishes.names is not None:
+            news.likelihoods = self._one_by_one(delta, wishes.names, pieces)
+        elif self.reasoning_tokens is not None and not self._spoke:
+            self._one_by_one(delta, None, pieces)
+        else:
+            self._step(delta.token_ids, delta.finish, pieces)
+        news.pieces = pieces
+        if wishes.token_ids:
+            news.token_ids = delta.token_ids[: self._text.tokens - before]
+        return news
+
+    def _one_by_one(self, delta: Delta, names: TokenNames | None, pieces: list[Piece]) -> list[Likelihood]:
+        ids, last = delta.token_ids, len(delta.token_ids) - 1
+        told = delta.logprobs
+        if names is not None and (told is None or len(told) != len(ids)) and ids:
+            raise EngineBroken("the engine left out log probabilities that it was asked for")
+        if not ids:
+            self._step((), delta.finish, pieces)
+        for at in range(len(ids)):
+            offset, tokens = self._out + self._text.held, self._text.tokens
+            finish = delta.finish if at == last else None
+            self._step(ids[at : at + 1], finish, pieces)
+            if names is not None and told is not None and self._text.tokens > tokens:
+                ending = finish is Finish.STOP and (self.end is None or self.end.stop is None)
+                if self._wishes.ending or not ending:
+                    self._aligned.add(likelihood(told[at], names, offset))
+            if self.end is not None:
+                break
+        if names is None:
+            return []
+        if self.end is not None and self.end.stop is None:
+            return self._aligned.rest()
+        return self._aligned.out(self._out)
+
+    def _step(self, token_ids: Sequence[int], finish: Finish | None, pieces: list[Piece]) -> None:
+        text, ours = self._text.push(token_ids, finish)
+        self._out += len(text)
+        ended = ours or finish
+        found = self._read(text, ended)
+        if self.reasoning_tokens is not None:
+            self._pending += len(token_ids)
+            if found:
+                # What comes out with tokens, or next after them, is what they are tokens of.
+                self.reasoning_tokens += self._pending if isinstance(found[0], Reasoning) else 0
+                self._pending = 0
+        for piece in found:
+            self._spoke = self._spoke or not isinstance(piece, Reasoning)
+            if isinstance(piece, ToolCall):
+                self._called = True
+                if piece.id is None:
+                    piece = replace(piece, id=self._wishes.new_call_id())
+            pieces.append(piece)
+            if self._called and self._wishes.one_call:
+                ended = Finish.STOP
+                break
+        if ended is not None:
+            self.end = End(ended, self._called, self._text.stop)
+
+    def _read(self, text: str, ended: Finish | None) -> Sequence[Piece]:
+        if self._parser is None:
+            return (Content(text),) if text else ()
+        found = self._parser.push(text) if text else ()
+        if ended is None:
+            return found
+        return [*found, *self._parser.finish(cut=ended is Finish.LENGTH)]
+
+    def _repeat(self, echo: Echo, delta: Delta) -> Echo | None:
+        wishes = self._wishes
+        if wishes.names is not None and wishes.prompt_decoder is not None:
+            told = delta.prompt_logprobs
+            if told is None and not delta.token_ids and delta.finish is None:
+                return None
+            if told is None or len(told) != len(wishes.prompt_ids):
+                raise EngineBroken("the engine left out log probabilities of the prompt that it was asked for")
+            found = prompt_likelihoods(told, wishes.prompt_ids, wishes.names, wishes.prompt_decoder())
+            echo = replace(echo, likelihoods=found)
+        self._echo = None
+        return echo
+
+
+AnyChoice = PlainChoice | RichChoice
+
+
+def whole_choice(index: int, parts: Sequence[str | News], end: End) -> Choice:
+    """A choice that is over, of everything that it pushed."""
+    told = together(parts)
+    if isinstance(told, str):
+        return Choice(index, (Content(told),) if told else (), end)
+    return Choice(index, told.pieces, end, told.likelihoods, told.token_ids, told.echo)
