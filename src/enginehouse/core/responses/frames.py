@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from enginehouse.core.openai.logprobs import chat_logprobs
 from enginehouse.core.output.answer import End, Identity, Likelihood, News, Usage
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall
 from enginehouse.core.responses.answer import response, status_of
@@ -16,7 +17,6 @@ from enginehouse.core.responses.items import (
     Ids,
     Status,
     function_call,
-    likelihood_of,
     message,
     output_items,
     reasoning,
@@ -98,7 +98,7 @@ class ResponseFrames:
         if kind is Content and self._told < len(self._likelihoods):
             new = self._likelihoods[self._told :]
             self._told = len(self._likelihoods)
-            after = b',"logprobs":%b,"sequence_number":' % to_json([likelihood_of(one) for one in new])
+            after = b',"logprobs":%b,"sequence_number":' % to_json(chat_logprobs(new)["content"])
         number = self._number
         self._number = number + 1
         return b"%b%b%b%b%d}\n\n" % (out, self._before, to_json(text), after, number)

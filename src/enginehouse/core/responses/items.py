@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from enginehouse.core.openai.logprobs import chat_logprobs
 from enginehouse.core.output.answer import Likelihood
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
 
@@ -28,13 +29,13 @@ def message(item_id: str, status: Status, parts: Sequence[dict[str, Any]]) -> di
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
 
-def text_part(text: str, likelihoods: Iterable[Likelihood] = ()) -> dict[str, Any]:
+def text_part(text: str, likelihoods: Sequence[Likelihood] = ()) -> dict[str, Any]:
     """The content of a message."""
     return {
         "type": "output_text",
         "text": text,
         "annotations": [],
-        "logprobs": [likelihood_of(likelihood) for likelihood in likelihoods],
+        "logprobs": chat_logprobs(likelihoods)["content"],
     }
 
 
@@ -58,18 +59,6 @@ def function_call(item_id: str, call_id: str, status: Status, name: str, argumen
         "name": name,
         "arguments": arguments,
     }
-
-
-def likelihood_of(likelihood: Likelihood) -> dict[str, Any]:
-    """One token with how likely it was."""
-    return {
-        **_token(likelihood.token, likelihood.raw, likelihood.logprob),
-        "top_logprobs": [_token(*top) for top in likelihood.top],
-    }
-
-
-def _token(token: str, raw: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(raw)}
 
 
 def output_items(

@@ -15,3 +15,7 @@ class ResponseRequest(ChatRequest):
 
     repeated: Mapping[str, Any] = field(default_factory=dict)
     """Members of the response object that say what was asked for."""
+
+    @property
+    def prompt_param(self) -> str:
+        return "input"

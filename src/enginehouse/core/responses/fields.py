@@ -1,0 +1,204 @@
+"""What `/v1/responses` takes: its fields, items and tools, their types and limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from enginehouse.core.openai.fields import TOKEN_ID_MAX
+from enginehouse.core.shapes import Body
+
+_Status = Literal["in_progress", "completed", "incomplete"]
+_NOT_KEPT: Final = "nothing is kept here, so send the whole conversation as 'input'"
+
+
+class InputText(Struct, tag="input_text", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """Text that the model reads."""
+
+    text: str
+    prompt_cache_breakpoint: dict[str, Any] | None = None
+
+
+class OutputText(Struct, tag="output_text", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """Text of an earlier answer."""
+
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class Message(Struct, forbid_unknown_fields=True, frozen=True):
+    """Somebody says something."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[InputText | OutputText]
+    type: Literal["message"] = "message"
+    id: str | None = None
+    status: _Status | None = None
+    phase: Literal["commentary", "final_answer"] | None = None
+
+
+class FunctionCall(Struct, forbid_unknown_fields=True, frozen=True):
+    """The model called a tool."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: _Status | None = None
+
+
+class FunctionCallOutput(Struct, forbid_unknown_fields=True, frozen=True):
+    """What came of the call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[InputText]
+    id: str | None = None
+    status: _Status | None = None
+
+
+class SummaryText(Struct, tag="summary_text", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """A part of a summary of thinking."""
+
+    text: str
+
+
+class ReasoningText(Struct, tag="reasoning_text", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """A part of the model's thinking."""
+
+    text: str
+
+
+class ReasoningItem(Struct, forbid_unknown_fields=True, frozen=True):
+    """What the model thought."""
+
+    type: Literal["reasoning"]
+    summary: list[SummaryText] | None = None
+    content: list[ReasoningText] | None = None
+    encrypted_content: None = None
+    id: str | None = None
+    status: _Status | None = None
+
+
+Item = Message | FunctionCall | FunctionCallOutput | ReasoningItem
+ITEMS: Final[dict[str, type[Message] | type[FunctionCall] | type[FunctionCallOutput] | type[ReasoningItem]]] = {
+    "message": Message,
+    "function_call": FunctionCall,
+    "function_call_output": FunctionCallOutput,
+    "reasoning": ReasoningItem,
+}
+"""By type; an item without one is a message."""
+
+
+class FunctionTool(Struct, forbid_unknown_fields=True, frozen=True):
+    """A tool that the client runs."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolName(Struct, tag="function", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """The tool that has to be called, or may be."""
+
+    name: str
+
+
+class AllowedTools(Struct, tag="allowed_tools", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """Some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolName], Meta(min_length=1)]
+
+
+class PlainFormat(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """Any text."""
+
+
+class JsonFormat(Struct, tag="json_object", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """Any JSON object."""
+
+
+class SchemaFormat(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """JSON of a schema. `strict` changes nothing: the schema is always kept to."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """What the text of the answer must be."""
+
+    format: PlainFormat | JsonFormat | SchemaFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """How much the model thinks. Thinking is told as it is, whatever summary is asked for."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
+    """Obfuscation pads events against eavesdroppers; a server is free not to."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponseFields(Struct, kw_only=True, frozen=True):
+    """`POST /v1/responses`."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    input: str | list[Any]  # read_input checks the items
+    instructions: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=TOKEN_ID_MAX)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=2.0**-126, le=1)] | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolName | AllowedTools | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, Annotated[str, Meta(max_length=512)]] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+RESPONSES: Final = Body(
+    ResponseFields,
+    harmless={
+        "store": (False,),
+        "previous_response_id": (),
+        "conversation": (),
+        "background": (False,),
+        "prompt": (),
+        "max_tool_calls": (),
+        "truncation": ("disabled",),
+        "service_tier": ("auto", "default"),
+        "context_management": ([],),
+        "moderation": (),
+    },
+    large=frozenset({"input", "instructions", "tools"}),
+    ignored=frozenset({"prompt_cache_retention", "prompt_cache_options"}),
+    reasons={
+        "store": "nothing is kept here",
+        "previous_response_id": _NOT_KEPT,
+        "conversation": _NOT_KEPT,
+        "background": "nothing is kept here",
+    },
+)

@@ -1,0 +1,191 @@
+"""A body of `/v1/responses` to a request. What is not understood is refused by name, never ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from enginehouse.core.history import History
+from enginehouse.core.openai.bounds import MAX_MESSAGES
+from enginehouse.core.openai.constraints import json_schema
+from enginehouse.core.openai.refusals import kind, printable, too_much
+from enginehouse.core.openai.tools import Offer, forced_schema, read_tools
+from enginehouse.core.responses.fields import (
+    ITEMS,
+    RESPONSES,
+    AllowedTools,
+    FunctionCall,
+    FunctionCallOutput,
+    JsonFormat,
+    Message,
+    ReasoningItem,
+    ResponseFields,
+    SchemaFormat,
+    ToolName,
+)
+from enginehouse.core.responses.request import ResponseRequest
+from enginehouse.core.shapes import convert, renamed
+from enginehouse.domain.constraint import Constraint, JsonObject
+from enginehouse.domain.errors import InvalidRequest
+from enginehouse.domain.request import Sampling
+
+_NAMES = ((".function", ""),)
+"""A tool's members stand one level deeper in chat."""
+
+
+def parse_response(body: bytes) -> ResponseRequest:
+    """Raises InvalidRequest."""
+    fields = RESPONSES.read(body)
+    parallel = fields.parallel_tool_calls is not False
+    offer = _offer(fields)
+    constraint = _constraint(fields)
+    source = "text.format"
+    if (forced := _forced(offer, parallel)) is not None:
+        if constraint is not None:
+            raise InvalidRequest(
+                "'tool_choice' and 'text.format' both say what the answer must be; give one only", param="tool_choice"
+            )
+        constraint, source = forced, "tool_choice"
+    return ResponseRequest(
+        model=fields.model,
+        stream=fields.stream is True,
+        include_usage=True,
+        max_tokens=fields.max_output_tokens,
+        max_tokens_param="max_output_tokens",
+        sampling=Sampling(
+            temperature=fields.temperature, top_p=fields.top_p, logprobs=_logprobs(fields), constraint=constraint
+        ),
+        constraint_param=source,
+        user=fields.user,
+        prompt_cache_key=fields.prompt_cache_key,
+        messages=tuple(_messages(fields)),
+        template_options=_template_options(fields, offer),
+        tools=offer.tools,
+        tool_choice=offer.choice,
+        parallel_tool_calls=parallel,
+        repeated=_repeated(fields),
+    )
+
+
+def _messages(fields: ResponseFields) -> list[dict[str, Any]]:
+    history = History("input")
+    if fields.instructions:
+        history.says("system", fields.instructions)
+    if isinstance(fields.input, str):
+        history.says("user", fields.input)
+        return history.messages
+    if len(fields.input) > MAX_MESSAGES:
+        raise too_much("input", f"has {len(fields.input)} items; at most {MAX_MESSAGES} are taken")
+    for index, item in enumerate(fields.input):
+        _take(item, f"input[{index}]", history)
+    if not history.messages:
+        raise InvalidRequest("'input' is empty; it must hold at least one item", param="input")
+    return history.messages
+
+
+def _take(item: Any, where: str, history: History) -> None:
+    name = item.get("type", "message") if isinstance(item, dict) else None
+    if not isinstance(item, dict):
+        raise InvalidRequest(f"'{where}' is {kind(item)}; it must be an object with a 'type'", param=where)
+    if not isinstance(name, str) or name not in ITEMS:
+        shown = f"'{printable(name)}'" if isinstance(name, str) else kind(name)
+        raise InvalidRequest(
+            f"'{where}.type' is {shown}; it must be one of {', '.join(ITEMS)}",
+            param=f"{where}.type",
+            code="unsupported_value",
+        )
+    match convert(item, ITEMS[name], where):
+        case Message(role, content):
+            history.says(role, content if isinstance(content, str) else [part.text for part in content])
+        case FunctionCall(_, call_id, tool, arguments):
+            history.calls(call_id, tool, history.arguments(arguments, f"{where}.arguments"))
+        case FunctionCallOutput(_, call_id, output):
+            history.returns(call_id, output if isinstance(output, str) else [part.text for part in output])
+        case ReasoningItem(_, summary, content):
+            history.thinks("".join([part.text for part in content or summary or ()]))
+
+
+def _offer(fields: ResponseFields) -> Offer:
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in fields.tools or ()
+    ]
+    choice: Any = fields.tool_choice
+    match fields.tool_choice:
+        case ToolName(name):
+            choice = _named(name)
+        case AllowedTools(mode, names):
+            allowed = {"mode": mode, "tools": [_named(one.name) for one in names]}
+            choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    try:
+        return read_tools(tools, choice)
+    except InvalidRequest as error:
+        raise renamed(error, *_NAMES, ("tool_choice.allowed_tools", "tool_choice")) from None
+
+
+def _forced(offer: Offer, parallel: bool) -> Constraint | None:
+    try:
+        return forced_schema(offer, parallel)
+    except InvalidRequest as error:
+        raise renamed(error, *_NAMES) from None
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def _constraint(fields: ResponseFields) -> Constraint | None:
+    match fields.text.format if fields.text is not None else None:
+        case SchemaFormat(schema=schema):
+            return json_schema(schema, "text.format.schema")
+        case JsonFormat():
+            return JsonObject()
+    return None
+
+
+def _logprobs(fields: ResponseFields) -> int | None:
+    if fields.top_logprobs or "message.output_text.logprobs" in (fields.include or ()):
+        return fields.top_logprobs or 0
+    return None
+
+
+def _template_options(fields: ResponseFields, offer: Offer) -> dict[str, Any]:
+    options: dict[str, Any] = {"add_generation_prompt": True}
+    if offer.for_template:
+        options["tools"] = offer.for_template
+    kwargs = dict(fields.chat_template_kwargs or {})
+    if fields.reasoning is not None and fields.reasoning.effort is not None:
+        kwargs.setdefault("reasoning_effort", fields.reasoning.effort)
+    if kwargs:
+        options["chat_template_kwargs"] = kwargs
+    return options
+
+
+def _repeated(fields: ResponseFields) -> dict[str, Any]:
+    """What the response object says of the request. What the client left to the engine is null."""
+    form = fields.text.format if fields.text is not None else None
+    effort = fields.reasoning.effort if fields.reasoning is not None else None
+    return {
+        "background": False,
+        "instructions": fields.instructions,
+        "max_output_tokens": fields.max_output_tokens,
+        "max_tool_calls": None,
+        "metadata": fields.metadata or {},
+        "parallel_tool_calls": fields.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": fields.prompt_cache_key,
+        "reasoning": {"effort": effort, "summary": None},
+        "safety_identifier": fields.safety_identifier,
+        "service_tier": "default",
+        "store": False,
+        "temperature": fields.temperature,
+        "text": {"format": {"type": "text"} if form is None else form},
+        "tool_choice": "auto" if fields.tool_choice is None else fields.tool_choice,
+        "tools": fields.tools or [],
+        "top_logprobs": fields.top_logprobs or 0,
+        "top_p": fields.top_p,
+        "truncation": "disabled",
+        "user": fields.user,
+    }
