@@ -36,8 +36,9 @@ def choice_maker(request: Request, model: ServedModel, prompt: Prompt, max_token
     wishes = _wishes(request, model, prompt, decoder)
     if family is None or not isinstance(request, ChatRequest):
         return lambda: RichChoice(text(), None, wishes, thinks=False)
-    thinks = request.separate_reasoning
-    given = ParserInput(request.tools, prompt.tail, thinks)
+    separate = request.separate_reasoning
+    thinks = separate and (model.formats.thinking is not None or model.formats.whole is not None)
+    given = ParserInput(request.tools, prompt.tail, separate)
     return lambda: RichChoice(text(), family.parser(given), wishes, thinks=thinks)
 
 

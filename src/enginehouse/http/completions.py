@@ -15,7 +15,7 @@ from enginehouse.core.openai.requests import Request
 from enginehouse.core.output.answer import Identity
 from enginehouse.domain.errors import EnginehouseError, NoEngine, ShuttingDown
 from enginehouse.http import debug
-from enginehouse.http.answers import NewChoice, StreamedAnswer, StreamedChoice, Tally, WholeChoice
+from enginehouse.http.answers import NewChoice, Tally, WholeChoice
 from enginehouse.http.api import Api, R
 from enginehouse.http.choices import choice_maker
 from enginehouse.http.errors import internal_error, respond_error
@@ -34,6 +34,7 @@ from enginehouse.http.exchange import (
 )
 from enginehouse.http.prompts import encode, token_requests
 from enginehouse.http.session import SessionOf, no_session
+from enginehouse.http.streaming import StreamedAnswer, StreamedChoice
 from enginehouse.ports import Meters, RequestMeter
 from enginehouse.service.attempt import Answer
 from enginehouse.service.generate import Generator, Outdated, TokenRequest

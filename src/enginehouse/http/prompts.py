@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from enginehouse.core.openai.needs import needs
+from enginehouse.core.openai.needs import asks_for, needs
 from enginehouse.core.openai.plan import most_prompt_tokens, plan_max_tokens
 from enginehouse.core.openai.requests import ChatRequest, Request
 from enginehouse.domain.request import Sampling
@@ -54,6 +54,7 @@ def token_requests(
     """What is asked of engines: `n` answers to the first prompt, then those to the next."""
     card = model.card
     needed = needs(request)
+    params = {ability: asks_for(request, ability) for ability in needed}
     asked = []
     for prompt in prompts:
         max_tokens = plan_max_tokens(
@@ -63,7 +64,7 @@ def token_requests(
             sampling = _seeded(request.sampling, choice)
             asked.append(
                 TokenRequest(
-                    prompt.token_ids, max_tokens, sampling, lambda: models.fits(model), session, decided, needed
+                    prompt.token_ids, max_tokens, sampling, lambda: models.fits(model), session, decided, needed, params
                 )
             )
     return asked

@@ -13,8 +13,9 @@ from enginehouse.core.openai.text import AnswerText
 from enginehouse.core.output.answer import Identity
 from enginehouse.domain.errors import EngineBroken
 from enginehouse.domain.stream import Delta, Finish
-from enginehouse.http.answers import StreamedAnswer, StreamedChoice, Tally
+from enginehouse.http.answers import Tally
 from enginehouse.http.exchange import Headers
+from enginehouse.http.streaming import StreamedAnswer, StreamedChoice
 
 TOKENIZER = load_tokenizer(str(Path(enginehouse.mock.__file__).parent / "model"))
 ONE, TWO = (list(TOKENIZER._encode(text, False)) for text in (" one", " two"))

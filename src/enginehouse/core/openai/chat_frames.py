@@ -13,7 +13,7 @@ from enginehouse.wire.sse import to_json
 
 
 class ChatFrames(OpenAiFrames):
-    """A call is two deltas: its id, type and name with no arguments yet, then the arguments. Nothing is null in them."""
+    """A call is two deltas: id, type and name with no arguments yet, then the arguments. Nothing is null in them."""
 
     __slots__ = ("_calls", "_field", "_roled")
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from enginehouse.core.openai.likelihood import Aligned, TokenNames, likelihood, prompt_likelihoods
 from enginehouse.core.openai.text import AnswerText, TextDecoder
 from enginehouse.core.output.answer import Choice, Echo, End, Likelihood, News, together
-from enginehouse.core.output.pieces import Content, OutputParser, Piece, Reasoning, ToolCall
-from enginehouse.domain.errors import EngineBroken
+from enginehouse.core.output.pieces import Content, OutputParser, Piece, Reasoning, ToolCall, joined
 from enginehouse.domain.stream import Delta, Finish
 
 
@@ -93,40 +92,41 @@ class RichChoice:
     def tokens(self) -> int:
         return self._text.tokens
 
-    def push(self, delta: Delta) -> News:
-        """What is certain now; sets `end` with the last of it."""
+    def push(self, delta: Delta) -> str | News:
+        """What is certain now, as text where it is nothing else; sets `end` with the last of it."""
         wishes = self._wishes
         before = self._text.tokens
-        news = News()
-        if self._echo is not None:
-            news.echo = self._repeat(self._echo, delta)
+        echo = None if self._echo is None else self._repeat(self._echo, delta)
         pieces: list[Piece] = []
+        likelihoods: list[Likelihood] | None = None
         if wishes.names is not None:
-            news.likelihoods = self._one_by_one(delta, wishes.names, pieces)
+            likelihoods = self._one_by_one(delta, wishes.names, pieces)
         elif self.reasoning_tokens is not None and not self._spoke:
             self._one_by_one(delta, None, pieces)
         else:
             self._step(delta.token_ids, delta.finish, pieces)
-        news.pieces = pieces
-        if wishes.token_ids:
-            news.token_ids = delta.token_ids[: self._text.tokens - before]
-        return news
+        if len(pieces) > 1:
+            pieces = list(joined(pieces))
+        if likelihoods is None and echo is None and not wishes.token_ids:
+            if not pieces:
+                return ""
+            if len(pieces) == 1 and isinstance(pieces[0], Content):
+                return pieces[0].text
+        ids = delta.token_ids[: self._text.tokens - before] if wishes.token_ids else None
+        return News(pieces, likelihoods, ids, echo)
 
     def _one_by_one(self, delta: Delta, names: TokenNames | None, pieces: list[Piece]) -> list[Likelihood]:
         ids, last = delta.token_ids, len(delta.token_ids) - 1
-        told = delta.logprobs
-        if names is not None and (told is None or len(told) != len(ids)) and ids:
-            raise EngineBroken("the engine left out log probabilities that it was asked for")
+        told = delta.logprobs or ()
         if not ids:
             self._step((), delta.finish, pieces)
         for at in range(len(ids)):
             offset, tokens = self._out + self._text.held, self._text.tokens
             finish = delta.finish if at == last else None
             self._step(ids[at : at + 1], finish, pieces)
-            if names is not None and told is not None and self._text.tokens > tokens:
-                ending = finish is Finish.STOP and (self.end is None or self.end.stop is None)
-                if self._wishes.ending or not ending:
-                    self._aligned.add(likelihood(told[at], names, offset))
+            listed = finish is not Finish.STOP or self._wishes.ending
+            if names is not None and listed and self._text.tokens > tokens:
+                self._aligned.add(likelihood(told[at], names, offset))
             if self.end is not None:
                 break
         if names is None:
@@ -170,12 +170,9 @@ class RichChoice:
     def _repeat(self, echo: Echo, delta: Delta) -> Echo | None:
         wishes = self._wishes
         if wishes.names is not None and wishes.prompt_decoder is not None:
-            told = delta.prompt_logprobs
-            if told is None and not delta.token_ids and delta.finish is None:
+            if delta.prompt_logprobs is None:  # before the first ids
                 return None
-            if told is None or len(told) != len(wishes.prompt_ids):
-                raise EngineBroken("the engine left out log probabilities of the prompt that it was asked for")
-            found = prompt_likelihoods(told, wishes.prompt_ids, wishes.names, wishes.prompt_decoder())
+            found = prompt_likelihoods(delta.prompt_logprobs, wishes.prompt_ids, wishes.names, wishes.prompt_decoder())
             echo = replace(echo, likelihoods=found)
         self._echo = None
         return echo

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from enginehouse.core.openai.text import TextDecoder
 from enginehouse.core.output.answer import Likelihood
 from enginehouse.domain.stream import TokenLogprob
-
-LEAST: Final = -9999.0
-"""Stands for minus infinity, which JSON cannot say: what a token has that was not possible at all."""
 
 
 class TokenNames(Protocol):
@@ -25,8 +22,8 @@ class TokenNames(Protocol):
 def likelihood(token: TokenLogprob, names: TokenNames, offset: int) -> Likelihood:
     """offset: characters of the text before it."""
     text, raw, number = names.token_text, names.token_bytes, token.token_id
-    top = tuple([(text(other), raw(other), _finite(logprob)) for other, logprob in token.top])
-    return Likelihood(text(number), raw(number), _finite(token.logprob), top, number, offset)
+    top = tuple([(text(other), raw(other), logprob) for other, logprob in token.top])
+    return Likelihood(text(number), raw(number), token.logprob, top, number, offset)
 
 
 def prompt_likelihoods(
@@ -71,7 +68,3 @@ class Aligned:
         out = list(self._waiting)
         self._waiting.clear()
         return out
-
-
-def _finite(logprob: float) -> float:
-    return logprob if logprob > LEAST else LEAST  # also where it is no number

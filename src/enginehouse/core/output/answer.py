@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from enginehouse.core.output.pieces import Piece, joined
+from enginehouse.core.output.pieces import Content, Piece, joined
 from enginehouse.domain.errors import EnginehouseError
 from enginehouse.domain.stream import Finish
 
@@ -93,9 +93,9 @@ class News:
 
 def together(parts: Sequence[str | News]) -> str | News:
     """What was told of one choice in several parts, as if all of it had come at once."""
-    news = [part for part in parts if not isinstance(part, str)]
-    if not news:
+    if all(isinstance(part, str) for part in parts):
         return "".join([part for part in parts if isinstance(part, str)])
+    news = [News((Content(part),)) if isinstance(part, str) else part for part in parts if part != ""]
     return News(
         joined([piece for part in news for piece in part.pieces]),
         _chained([part.likelihoods for part in news]),
