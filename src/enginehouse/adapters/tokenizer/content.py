@@ -64,7 +64,8 @@ def special_tokens(files: Mapping[str, bytes]) -> dict[str, Any]:
     """`bos_token`, `eos_token` and so on, as templates name them: texts, and a list for `additional_special_tokens`."""
     named: dict[str, Any] = {}
     for source in (read_json(files, "special_tokens_map.json"), read_json(files, "tokenizer_config.json")):
-        for name, value in source.items():
+        more = source.get("extra_special_tokens")
+        for name, value in [*(more.items() if isinstance(more, dict) else ()), *source.items()]:
             if name.endswith(_TOKEN_SUFFIX) and (text := _text(value)) is not None:
                 named[name] = text
             elif name == "additional_special_tokens" and isinstance(value, list):

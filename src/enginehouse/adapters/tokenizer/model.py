@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -18,7 +19,7 @@ from enginehouse.adapters.tokenizer.content import eos_token_ids, read_content
 from enginehouse.adapters.tokenizer.decoding import Decoding
 from enginehouse.adapters.tokenizer.errors import TokenizerError
 from enginehouse.adapters.tokenizer.files import find_files
-from enginehouse.adapters.tokenizer.template import ChatTemplate, find_template
+from enginehouse.adapters.tokenizer.templates import ChatTemplates, find_templates, with_template
 from enginehouse.core.tokenizer_files import digest
 from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
 from enginehouse.ports import EncodedChat, TextDecoder
@@ -46,6 +47,8 @@ class TokenizerSettings:
     segment_cache_mib: int = 16
     """Memory, in MiB, for the ids of earlier messages: a chat that goes on is then encoded only where it is new. 0
     switches it off."""
+    chat_template: Path | None = None
+    """File with a chat template (Jinja), used instead of the model's own."""
 
 
 @cache
@@ -73,7 +76,7 @@ class ModelTokenizer:
         self.eos_token_ids = eos_token_ids(files, content)
         self.template_problem: str | None = None
         """Why there is no usable chat template; None when there is one."""
-        self._template: ChatTemplate | None = self._open_template(files)
+        self._template = self._open_template(files, settings.chat_template)
 
         library = open_library(tokenizer_json)
         special = [token for number in sorted(content.special) if (token := content.tokens[number])]
@@ -85,9 +88,15 @@ class ModelTokenizer:
         del library, fast, content
         _give_back()
 
-    def _open_template(self, files: Mapping[str, bytes]) -> ChatTemplate | None:
+    def _open_template(self, files: Mapping[str, bytes], path: Path | None) -> ChatTemplates | None:
+        """A template of the model's that is broken leaves completions; one that was named has to work."""
+        if path is not None:
+            try:
+                return find_templates(with_template(files, path.read_bytes()))
+            except OSError as error:
+                raise TokenizerError(f"the chat template {path} cannot be read: {error.strerror}") from error
         try:
-            template = find_template(files)
+            template = find_templates(files)
         except TokenizerError as error:
             self.template_problem = str(error)
             log.warning("chat template unusable, chat requests are refused", reason=str(error))

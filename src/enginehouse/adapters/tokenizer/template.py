@@ -1,66 +1,26 @@
-"""A model's chat template: compiled once, rendered in a sandbox, with the helpers that templates in use rely on.
+"""A model's chat template: compiled once, rendered as the models' own tools do it.
 
-Templates come with the model, never from a client. What goes wrong while rendering is the messages' fault as far as a
-client can see; only the words that a template itself raises are passed on.
+Templates come with the model or its operator, never from a client. What goes wrong while rendering is the messages'
+fault as far as a client can see; only the words that a template itself raises are passed on.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import structlog
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from enginehouse.adapters.tokenizer.content import read_json, special_tokens
-from enginehouse.adapters.tokenizer.errors import TokenizerError
+from enginehouse.adapters.tokenizer.environment import Refused, compiled
+from enginehouse.adapters.tokenizer.forms import Forms
 from enginehouse.core.openai.refusals import printable
 from enginehouse.domain.errors import InvalidRequest
 
 log = structlog.get_logger("enginehouse.tokenizer")
 
-_REASONING: Final = ("reasoning_content", "reasoning", "thinking")
-"""What earlier answers thought: clients and templates disagree about its name, so each of them gets to see it."""
-_PROBE: Final = "b7e1probe"
-
-
-class _Refused(TemplateError):
-    """The template called raise_exception."""
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks what the model said, for training. For us only its content matters."""
-
-    tags = {"generation"}  # noqa: RUF012  (an attribute of the base class)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body).set_lineno(line)
-
-
-def _raise_exception(message: Any) -> NoReturn:
-    raise _Refused(str(message))
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON: jinja2's own filter escapes for HTML, which no model was trained on."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+_END: Final = "b7e1continues "
+"""Put behind the text that is to go on, to be found again in what the template makes of it. Whether the space at its
+end survives tells whether the template trims."""
 
 
 class ChatTemplate:
@@ -68,30 +28,31 @@ class ChatTemplate:
 
     def __init__(self, source: str, named_tokens: Mapping[str, Any]) -> None:
         """Raises TokenizerError for a template that cannot be compiled."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
-        try:
-            self._template = environment.from_string(source)
-        except (TemplateError, RecursionError) as error:
-            line = f" at line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
-            raise TokenizerError(f"the chat template cannot be compiled{line}: {error}") from error
         self.source = source
+        self._template = compiled(source)
         self._named_tokens = dict(named_tokens)
-        self._knows_developer = "developer" in source
-        self._wants_parts = self._probe_parts()
+        self._forms = Forms(lambda messages, tools: self._render(messages, {"tools": tools}), source)
 
     def render(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
-        """The prompt. options: `add_generation_prompt` and `chat_template_kwargs`. Raises InvalidRequest."""
-        prepared = [self._prepared(message) for message in messages]
-        try:
-            return self._render(
-                prepared, options.get("add_generation_prompt", True), options.get("chat_template_kwargs") or {}
+        """The prompt; options as for ports.Tokenizer.encode_chat. Raises InvalidRequest."""
+        prepared = [self._forms.prepared(message) for message in messages]
+        if not options.get("continue_final_message"):
+            return self._rendered(prepared, options)
+        last = _mark_end(prepared[-1])
+        text = self._rendered(prepared, options)
+        at = text.rfind(_END.strip())
+        if at < 0 or last.strip() not in text:
+            raise InvalidRequest(
+                "'continue_final_message' is true, but the model's chat template leaves something of the last message "
+                "out, so that it cannot go on",
+                param="continue_final_message",
             )
-        except _Refused as error:
+        return text[:at] if text.startswith(_END, at) else text[:at].rstrip()
+
+    def _rendered(self, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
+        try:
+            return self._render(messages, options)
+        except Refused as error:
             words = printable(error.message or "", 300)  # a template may quote what it was given
             raise InvalidRequest(
                 f"the model's chat template refuses these messages: {words}", param="messages"
@@ -105,56 +66,25 @@ class ChatTemplate:
                 param="messages",
             ) from None
 
-    def _render(self, messages: list[dict[str, Any]], add_generation_prompt: bool, extra: Mapping[str, Any]) -> str:
+    def _render(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+        tools, documents = options.get("tools"), options.get("documents")
         variables = {
-            "tools": None,
-            "documents": None,
-            **extra,
+            **(options.get("chat_template_kwargs") or {}),
             **self._named_tokens,
             "messages": messages,
-            "add_generation_prompt": add_generation_prompt,
+            "tools": list(tools) if tools else None,
+            "documents": list(documents) if documents else None,
+            "add_generation_prompt": options.get("add_generation_prompt", True),
         }
         return self._template.render(variables)
 
-    def _prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Content as this template reads it; `developer` is what newer clients call the system."""
-        prepared = dict(message)
-        content = prepared["content"]
-        if isinstance(content, list) and not self._wants_parts:
-            prepared["content"] = "\n".join([part["text"] for part in content])
-        elif isinstance(content, str) and self._wants_parts:
-            prepared["content"] = [{"type": "text", "text": content}]
-        if prepared["role"] == "developer" and not self._knows_developer:
-            prepared["role"] = "system"
-        if reasoning := next((prepared[name] for name in _REASONING if prepared.get(name)), None):
-            prepared.update(dict.fromkeys(_REASONING, reasoning))
-        return prepared
 
-    def _probe_parts(self) -> bool:
-        """Whether it loses content that is a string and shows content that is a list of parts."""
-        return not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
-
-    def _shows(self, content: Any) -> bool:
-        try:
-            return _PROBE in self._render([{"role": "user", "content": content}], True, {})
-        except Exception:  # a template may insist on more than one message; then it gets strings
-            return False
-
-
-def find_template(files: Mapping[str, bytes]) -> ChatTemplate | None:
-    """The template of a model's files, None if there is none. Raises TokenizerError for a broken one."""
-    source = _source(files)
-    return None if source is None else ChatTemplate(source, special_tokens(files))
-
-
-def _source(files: Mapping[str, bytes]) -> str | None:
-    if "chat_template.jinja" in files:
-        return files["chat_template.jinja"].decode(errors="replace")
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        found = read_json(files, name).get("chat_template")
-        if isinstance(found, list):  # named ones: {"name": "default", "template": "..."}
-            named = {item.get("name"): item.get("template") for item in found if isinstance(item, dict)}
-            found = named.get("default") or next(iter(named.values()), None)
-        if isinstance(found, str):
-            return found
-    return None
+def _mark_end(message: dict[str, Any]) -> str:
+    """Mark where the text of a message ends, and return that text."""
+    content = message["content"]
+    if isinstance(content, str):
+        message["content"] = content + _END
+        return content
+    *before, last = content
+    message["content"] = [*before, {**last, "text": last["text"] + _END}]
+    return str(last["text"])

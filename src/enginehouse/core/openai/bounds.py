@@ -11,14 +11,19 @@ from typing import Final
 MAX_VALUES: Final = 200_000
 """Objects, lists and entries of them, in whatever the body holds besides token ids and what is ignored."""
 MAX_PROMPT_IDS: Final = 4_000_000
-"""Token ids of a prompt, whatever the model: four times the longest contexts there are."""
+"""Token ids of all prompts, whatever the model: four times the longest contexts there are."""
+MAX_PROMPTS: Final = 1024
+MAX_ANSWERS: Final = 1024
+"""Answers to all prompts of a request together: each is a request to an engine."""
 MAX_KEYS: Final = 1000
 """Keys of the body itself; we know a hundred."""
 MAX_MESSAGES: Final = 10_000
 MAX_PARTS: Final = 10_000
 """Content parts of all messages together."""
 MAX_FIELD_BYTES: Final = 256 * 1024
-"""Bytes of a field that is neither messages nor prompt: 16 stop strings of 1024 characters, each an escape, fit."""
+"""Bytes of a field that is not one of LARGE: 16 stop strings of 1024 characters, each an escape, fit."""
+LARGE: Final = frozenset({"messages", "prompt", "tools", "documents"})
+"""Fields that may be as large as the body."""
 
 _SMALL: Final = 64 * 1024
 """Bytes that cannot become more memory than is worth a look."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from enginehouse.core.openai.bounds import MAX_MESSAGES
+from enginehouse.core.openai.bounds import MAX_MESSAGES, MAX_PROMPTS
 
 MAX_STOPS: Final = 16
 MAX_STOP_LENGTH: Final = 1024
 MAX_STOP_TOKEN_IDS: Final = 128
+MAX_CHOICES: Final = 128
+"""Answers to one prompt."""
+MAX_BIASES: Final = 1024
+MAX_TOP: Final = 20
+"""Most likely tokens at one place."""
 TOKEN_ID_MAX: Final = 2**31 - 1
 _FLOAT32_MIN: Final = 2.0**-126
 """Engines take numbers as float32, in which smaller ones are 0: for a number above 0 that is another meaning."""
@@ -19,6 +24,9 @@ TokenId = Annotated[int, Meta(ge=0, le=TOKEN_ID_MAX)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Count = Annotated[int, Meta(ge=0, le=TOKEN_ID_MAX)]
 _Length = Annotated[int, Meta(ge=1, le=TOKEN_ID_MAX)]
+_Top = Annotated[int, Meta(ge=0, le=MAX_TOP)]
+_Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 
 
@@ -49,6 +57,23 @@ class Fields(Struct, kw_only=True, frozen=True):
     ignore_eos: bool | None = None
     min_tokens: _Count | None = None
     skip_special_tokens: bool | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    logit_bias: Any = None  # read_bias checks it
+    include_stop_str_in_output: bool | None = None
+    no_stop_trim: bool | None = None
+    return_token_ids: bool | None = None
+    priority: _Priority | None = None
+    # read_constraint checks these
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    json_schema: Any = None
+    regex: Any = None
+    ebnf: Any = None
     # What tells which requests belong together, where routing is set to heed it.
     user: str | None = None
     prompt_cache_key: str | None = None
@@ -63,21 +88,32 @@ class ChatFields(Fields, kw_only=True, frozen=True):
 
     messages: Any  # read_messages checks it
     max_completion_tokens: _Length | None = None
+    logprobs: bool | None = None
+    top_logprobs: _Top | None = None
+    tools: Any = None  # read_tools checks both
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    separate_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
 class CompletionFields(Fields, kw_only=True, frozen=True):
     """`/v1/completions`."""
 
-    prompt: Any  # read_prompt checks it
+    prompt: Any  # read_prompts checks it
+    logprobs: _Top | bool | None = None
+    echo: bool | None = None
     add_special_tokens: bool | None = None
 
 
 RIGHT: Final[dict[str, str]] = {
     "model": "the name of a model, as /v1/models lists it",
     "messages": f"a list of 1 to {MAX_MESSAGES} messages",
-    "prompt": "a string, or a list of token ids",
+    "prompt": f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either",
     "stream": "true or false",
     "stream_options": "an object, e.g. {'include_usage': true}",
     "stream_options.include_usage": "true or false",
@@ -95,6 +131,29 @@ RIGHT: Final[dict[str, str]] = {
     "seed": "a whole number of at most 64 bits",
     "stop": f"a string of 1 to {MAX_STOP_LENGTH} characters, or a list of at most {MAX_STOPS} of them",
     "stop_token_ids": f"a list of at most {MAX_STOP_TOKEN_IDS} token ids from 0 to {TOKEN_ID_MAX}",
+    "n": f"a whole number from 1 to {MAX_CHOICES}",
+    "best_of": "as large as 'n', for every answer is given",
+    "logprobs": f"true or false in a chat, a whole number from 0 to {MAX_TOP} in a completion",
+    "top_logprobs": f"a whole number from 0 to {MAX_TOP}",
+    "logit_bias": f"an object of at most {MAX_BIASES} token ids, as strings, with numbers from -100 to 100",
+    "echo": "true or false",
+    "include_stop_str_in_output": "true or false",
+    "no_stop_trim": "true or false",
+    "return_token_ids": "true or false",
+    "priority": "a whole number of at most 32 bits",
+    "response_format": "an object, e.g. {'type': 'json_object'}",
+    "structured_outputs": "an object, e.g. {'regex': '...'}",
+    **dict.fromkeys(("guided_json", "json_schema"), "a JSON Schema, as an object or as JSON text"),
+    **dict.fromkeys(("guided_regex", "regex"), "a regular expression, which is a string"),
+    **dict.fromkeys(("guided_grammar", "ebnf"), "a grammar in EBNF, which is a string"),
+    "guided_choice": "a list of strings",
+    "tools": "a list of tools",
+    "tool_choice": "none, auto, required, or an object that names a tool",
+    "parallel_tool_calls": "true or false",
+    "reasoning_effort": f"one of {', '.join(get_args(Effort))}",
+    "separate_reasoning": "true or false",
+    "continue_final_message": "true or false",
+    "documents": "a list of objects, e.g. [{'title': '...', 'text': '...'}]",
     "ignore_eos": "true or false",
     "skip_special_tokens": "true or false",
     "add_special_tokens": "true or false",

@@ -28,7 +28,10 @@ class _Taken:
 
 
 def read_messages(messages: Any) -> tuple[dict[str, Any], ...]:
-    """Checked messages without nulls. Raises InvalidRequest that names the place, e.g. `messages[0].content[1]`."""
+    """Checked messages without nulls: one that only calls tools has no content.
+
+    Raises InvalidRequest that names the place, e.g. `messages[0].content[1]`.
+    """
     if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
         raise wrong_value("messages", messages)
     so_far = _Taken()
@@ -42,7 +45,9 @@ def _message(message: Any, index: int, so_far: _Taken) -> dict[str, Any]:
     if role not in ROLES:
         problem = "is missing" if role is None else "is not known" if isinstance(role, str) else f"is {kind(role)}"
         raise _wrong(index, ".role", f"{problem}; it must be one of {', '.join(ROLES)}")
-    taken: dict[str, Any] = {"role": role, "content": _content(message.get("content"), role, index, so_far)}
+    taken: dict[str, Any] = {"role": role}
+    if message.get("content") is not None or not (role == "assistant" and message.get("tool_calls")):
+        taken["content"] = _content(message.get("content"), role, index, so_far)
     for name, value in message.items():
         if name in ("role", "content") or value is None or name == "annotations":
             continue
@@ -64,7 +69,7 @@ def _content(content: Any, role: str, index: int, so_far: _Taken) -> str | list[
     if isinstance(content, str):
         return content
     if content is None:
-        if role == "assistant":  # it may have called tools instead
+        if role == "assistant":
             return ""
         raise _wrong(index, ".content", "is missing; it must be a string or a list of text parts")
     if not isinstance(content, list):

@@ -10,7 +10,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from enginehouse.core.openai.bounds import MAX_FIELD_BYTES, MAX_KEYS, MAX_VALUES, few_strings, plainly_few, values_in
+from enginehouse.core.openai.bias import read_bias
+from enginehouse.core.openai.bounds import (
+    LARGE,
+    MAX_ANSWERS,
+    MAX_FIELD_BYTES,
+    MAX_KEYS,
+    MAX_VALUES,
+    few_strings,
+    plainly_few,
+    values_in,
+)
+from enginehouse.core.openai.constraints import CONSTRAINTS, read_constraint
 from enginehouse.core.openai.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
@@ -20,20 +31,25 @@ from enginehouse.core.openai.fields import (
     Fields,
 )
 from enginehouse.core.openai.messages import read_messages
-from enginehouse.core.openai.prompts import read_many_ids, read_prompt
+from enginehouse.core.openai.prompts import read_many_ids, read_prompts
 from enginehouse.core.openai.refusals import kind, not_json, settle, too_much, wrong_field
 from enginehouse.core.openai.requests import ChatRequest, CompletionRequest
+from enginehouse.core.openai.template_options import template_options
+from enginehouse.core.openai.tools import Offer, forced_schema, read_tools
+from enginehouse.domain.constraint import Constraint
 from enginehouse.domain.errors import InvalidRequest
 from enginehouse.domain.request import Sampling
 
 _F = TypeVar("_F", bound=Fields)
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_OURS_IN_TEMPLATES = ("messages", "tools", "documents", "add_generation_prompt", "chat_template")
 
 
-def parse_chat(body: bytes) -> ChatRequest:
-    """Read a body of `/v1/chat/completions`. Raises InvalidRequest."""
-    fields = _read(body, ChatFields, CHAT_FIELDS)
+def parse_chat(body: bytes, *, client_priority: bool = False) -> ChatRequest:
+    """Read a body of `/v1/chat/completions`. Raises InvalidRequest.
+
+    client_priority: a client may say how urgent its request is.
+    """
+    fields = _read(body, ChatFields, CHAT_FIELDS, client_priority)
     limit, limit_param = fields.max_tokens, "max_tokens"
     if fields.max_completion_tokens is not None:
         if limit is not None and limit != fields.max_completion_tokens:
@@ -42,34 +58,51 @@ def parse_chat(body: bytes) -> ChatRequest:
                 param="max_completion_tokens",
             )
         limit, limit_param = fields.max_completion_tokens, "max_completion_tokens"
-    options: dict[str, Any] = {"add_generation_prompt": fields.add_generation_prompt is not False}
-    if fields.chat_template_kwargs:
-        for name in _OURS_IN_TEMPLATES:
-            if name in fields.chat_template_kwargs:
-                where = f"chat_template_kwargs.{name}"
-                raise InvalidRequest(f"'{where}' is refused: it is not an option of a template", param=where)
-        options["chat_template_kwargs"] = fields.chat_template_kwargs
+    if fields.top_logprobs and not fields.logprobs:
+        raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
+    parallel = fields.parallel_tool_calls is not False
+    offer = read_tools(fields.tools, fields.tool_choice)
+    constraint, source = _constraint_of_chat(fields, offer, parallel)
+    messages = read_messages(fields.messages)
     return ChatRequest(
-        **_common(fields, limit),
+        **_common(fields, limit, (fields.top_logprobs or 0) if fields.logprobs else None, constraint, source),
         max_tokens_param=limit_param,
-        messages=read_messages(fields.messages),
-        template_options=options,
+        messages=messages,
+        template_options=template_options(fields, messages, offer),
+        tools=offer.tools,
+        tool_choice=offer.choice,
+        parallel_tool_calls=parallel,
+        separate_reasoning=fields.separate_reasoning is not False,
     )
 
 
-def parse_completion(body: bytes) -> CompletionRequest:
-    """Read a body of `/v1/completions`. Raises InvalidRequest."""
-    fields = _read(body, CompletionFields, COMPLETION_FIELDS)
+def parse_completion(body: bytes, *, client_priority: bool = False) -> CompletionRequest:
+    """Read a body of `/v1/completions`. Raises InvalidRequest. client_priority: as for parse_chat."""
+    fields = _read(body, CompletionFields, COMPLETION_FIELDS, client_priority)
+    if fields.logprobs is True:  # what a chat means by it
+        raise InvalidRequest(
+            "'logprobs' is true; in a completion it must be a whole number from 0 to 20", param="logprobs"
+        )
+    logprobs = None if fields.logprobs is False else fields.logprobs
+    first, *others = read_prompts(fields.prompt)
+    answers = (fields.n or 1) * (1 + len(others))
+    if answers > MAX_ANSWERS:
+        raise too_much("prompt", f"and 'n' ask for {answers} answers; at most {MAX_ANSWERS} are given at once")
+    echo = fields.echo is True
+    constraint, source = read_constraint(_asked(fields))
     return CompletionRequest(
-        **_common(fields, fields.max_tokens),
-        prompt=read_prompt(fields.prompt),
+        **_common(fields, fields.max_tokens, logprobs, constraint, source, logprobs if echo else None),
+        prompt=first,
+        more_prompts=tuple(others),
         add_special_tokens=fields.add_special_tokens is not False,
+        echo=echo,
     )
 
 
-def parse_either(body: bytes) -> ChatRequest | CompletionRequest:
+def parse_either(body: bytes, *, client_priority: bool = False) -> ChatRequest | CompletionRequest:
     """Read a body of either path: with a `prompt` and no `messages` it is a completion. Raises InvalidRequest."""
-    return parse_completion(body) if _has_prompt_only(body) else parse_chat(body)
+    parse = parse_completion if _has_prompt_only(body) else parse_chat
+    return parse(body, client_priority=client_priority)
 
 
 def _has_prompt_only(body: bytes) -> bool:
@@ -82,7 +115,9 @@ def _has_prompt_only(body: bytes) -> bool:
     return "prompt" in raw and "messages" not in raw
 
 
-def _read(body: bytes, shape: type[_F], known: frozenset[str]) -> _F:
+def _read(body: bytes, shape: type[_F], known: frozenset[str], client_priority: bool) -> _F:
+    if not client_priority:
+        known -= {"priority"}
     if not body.strip():
         raise InvalidRequest("the body is empty; it must be a JSON object", code="invalid_json")
     try:
@@ -92,7 +127,7 @@ def _read(body: bytes, shape: type[_F], known: frozenset[str]) -> _F:
         raw = _object(body)
         if len(raw) > MAX_KEYS:
             raise InvalidRequest(f"the body has {len(raw)} keys; at most {MAX_KEYS} are taken")
-        settle(raw, known)
+        settle(raw, known, CHAT_FIELDS | COMPLETION_FIELDS)
         decoded = {name: _value(name, value, bounded) for name, value in raw.items()}
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise not_json(error) from None
@@ -117,7 +152,7 @@ def _value(name: str, raw: msgspec.Raw, bounded: bool) -> Any:
     size = len(memoryview(raw))
     if name in IGNORED and bytes(memoryview(raw)[:1]) == msgspec.json.encode(IGNORED[name])[:1]:
         return IGNORED[name]
-    if name not in ("messages", "prompt"):
+    if name not in LARGE:
         if size > MAX_FIELD_BYTES:
             raise too_much(name, f"has {size} bytes; at most {MAX_FIELD_BYTES} are taken")
     elif not bounded:
@@ -129,21 +164,61 @@ def _value(name: str, raw: msgspec.Raw, bounded: bool) -> Any:
     return msgspec.json.decode(raw)
 
 
-def _common(fields: Fields, limit: int | None) -> dict[str, Any]:
+def _asked(fields: Fields) -> dict[str, Any]:
+    return {name: getattr(fields, name) for name in CONSTRAINTS}
+
+
+def _constraint_of_chat(fields: ChatFields, offer: Offer, parallel: bool) -> tuple[Constraint | None, str]:
+    constraint, source = read_constraint(_asked(fields))
+    forced = forced_schema(offer, parallel)
+    if constraint is None or (forced is not None and source == "response_format"):
+        # A response format is the form of content, and an answer that has to be calls has none.
+        return (constraint, source) if forced is None else (forced, "tool_choice")
+    if forced is not None:
+        raise InvalidRequest(f"'{source}' and 'tool_choice' both say what the answer must be; give one", param=source)
+    if offer.tools:
+        raise InvalidRequest(
+            f"'{source}' holds all of the answer to a form, so that none of 'tools' could be called; leave one of them "
+            "out, or give 'tool_choice' none",
+            param=source,
+            code="unsupported_value",
+        )
+    return constraint, source
+
+
+def _common(
+    fields: Fields,
+    limit: int | None,
+    logprobs: int | None,
+    constraint: Constraint | None,
+    constraint_param: str,
+    prompt_logprobs: int | None = None,
+) -> dict[str, Any]:
     options = fields.stream_options
     min_tokens = fields.min_tokens or 0
     if limit is not None and min_tokens > limit:
         raise InvalidRequest(f"'min_tokens' is {min_tokens}, above the {limit} tokens allowed", param="min_tokens")
+    answers = fields.n or 1
+    if fields.best_of not in (None, answers):
+        raise InvalidRequest(
+            f"'best_of' is {fields.best_of} and 'n' is {answers}; they must be equal, for every answer is given",
+            param="best_of",
+            code="unsupported_value",
+        )
     stop = fields.stop
     return {
         "model": fields.model,
         "stream": fields.stream is True,
         "include_usage": options is not None and options.include_usage is True,
         "max_tokens": limit,
+        "n": answers,
         "stop": () if stop is None else (stop,) if isinstance(stop, str) else tuple(dict.fromkeys(stop)),
+        "keep_stop": fields.include_stop_str_in_output is True or fields.no_stop_trim is True,
         "skip_special_tokens": fields.skip_special_tokens is not False,
+        "return_token_ids": fields.return_token_ids is True,
         "user": fields.user,
         "prompt_cache_key": fields.prompt_cache_key,
+        "constraint_param": constraint_param,
         "sampling": Sampling(
             temperature=fields.temperature,
             top_p=fields.top_p,
@@ -156,5 +231,10 @@ def _common(fields: Fields, limit: int | None) -> dict[str, Any]:
             stop_token_ids=tuple(fields.stop_token_ids or ()),
             ignore_eos=fields.ignore_eos is True,
             min_tokens=min_tokens,
+            logit_bias=read_bias(fields.logit_bias),
+            constraint=constraint,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            priority=fields.priority or 0,
         ),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from enginehouse.core.openai.requests import Request
+from enginehouse.core.openai.requests import CompletionRequest, Request
 from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
 
 UNKNOWN_CONTEXT_ANSWER: Final = 4096
@@ -35,7 +35,7 @@ def plan_max_tokens(
     token ids of the client's that the model does not have. None: the engine does not say.
     """
     if vocab_size is not None:
-        _check_token_ids(request, vocab_size)
+        _check_token_ids(request, token_ids, vocab_size)
     prompt = len(token_ids)
     if prompt == 0:
         raise InvalidRequest("the prompt has no tokens; it must have at least one", param=request.prompt_param)
@@ -69,16 +69,31 @@ def plan_max_tokens(
     return wanted if wanted is not None else room
 
 
-def _check_token_ids(request: Request, vocab_size: int) -> None:
-    prompt = getattr(request, "prompt", None)
-    if isinstance(prompt, tuple) and max(prompt) >= vocab_size:
-        at = next(at for at, token in enumerate(prompt) if token >= vocab_size)
-        raise InvalidRequest(
-            f"'prompt[{at}]' is {prompt[at]}; this model's token ids end at {vocab_size - 1}", param="prompt"
-        )
+def _check_token_ids(request: Request, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Those that the client gave; what our tokenizer made is right."""
+    if (
+        isinstance(request, CompletionRequest)
+        and isinstance(request.prompt, tuple)
+        and max(token_ids, default=0) >= vocab_size
+    ):
+        raise _no_token_of_prompt(request, token_ids, vocab_size)
     for at, token in enumerate(request.sampling.stop_token_ids):
         if token >= vocab_size:
+            raise _no_token(f"stop_token_ids[{at}]", token, vocab_size, "stop_token_ids")
+    for token, _ in request.sampling.logit_bias:
+        if token >= vocab_size:
             raise InvalidRequest(
-                f"'stop_token_ids[{at}]' is {token}; this model's token ids end at {vocab_size - 1}",
-                param="stop_token_ids",
+                f"'logit_bias' has the key {token}; this model's token ids end at {vocab_size - 1}", param="logit_bias"
             )
+
+
+def _no_token_of_prompt(request: CompletionRequest, token_ids: Sequence[int], vocab_size: int) -> InvalidRequest:
+    at, token = next((at, token) for at, token in enumerate(token_ids) if token >= vocab_size)
+    prompts = (request.prompt, *request.more_prompts)
+    which = next((which for which, prompt in enumerate(prompts) if prompt is token_ids), 0)
+    where = f"prompt[{which}][{at}]" if len(prompts) > 1 else f"prompt[{at}]"
+    return _no_token(where, token, vocab_size, "prompt")
+
+
+def _no_token(where: str, token: int, vocab_size: int, param: str) -> InvalidRequest:
+    return InvalidRequest(f"'{where}' is {token}; this model's token ids end at {vocab_size - 1}", param=param)

@@ -15,36 +15,20 @@ _EITHER: Final = (True, False)
 _EMPTY_LIST: Final[tuple[Any, ...]] = ([],)
 
 UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": _NO,
     "suffix": ("",),
-    "logprobs": _NO,
-    "top_logprobs": (0,),
     "prompt_logprobs": _NO,
-    "logit_bias": ({},),
-    "tools": _EMPTY_LIST,
-    "tool_choice": ("none", "auto"),  # without tools both mean the same
-    "parallel_tool_calls": _EITHER,
     "functions": _EMPTY_LIST,
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
     "web_search_options": (),
     "store": _NO,
     "service_tier": ("auto", "default"),
-    "reasoning_effort": (),
     "verbosity": (),
-    "documents": _EMPTY_LIST,
     "chat_template": (),
-    "continue_final_message": _NO,
-    "include_stop_str_in_output": _NO,
-    "no_stop_trim": _NO,
     "spaces_between_special_tokens": _EITHER,  # an old decoder's option, without effect on today's tokenizers
     "truncate_prompt_tokens": (),
-    "return_token_ids": _NO,
     "return_tokens_as_token_ids": _NO,
     "return_hidden_states": _NO,
     "use_beam_search": _NO,
@@ -52,20 +36,24 @@ UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "allowed_token_ids": (),
     "bad_words": _EMPTY_LIST,
     "logits_processors": _EMPTY_LIST,
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "json_schema": (),
-    "regex": (),
-    "ebnf": (),
-    "separate_reasoning": _EITHER,
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
     "stream_reasoning": _EITHER,
     "lora_path": (),
     "mm_processor_kwargs": (),
 }
-"""Parameters that we know and do not serve yet, each with the values that ask for nothing and so are taken."""
+"""Parameters that we know and do not serve, each with the values that ask for nothing and so are taken."""
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "functions": "give 'tools'",
+    "function_call": "give 'tool_choice'",
+    "prompt_logprobs": "give 'echo' with 'logprobs' to /v1/completions",
+    "chat_template": "the template comes with the model",
+    "include_reasoning": "thinking comes in a field of its own, which can be left unread",
+    "truncate_prompt_tokens": "send what fits the context",
+}
+"""What to do about some of them."""
 
 STEERING: Final = frozenset(
     {
@@ -99,16 +87,19 @@ _LONGEST_HARMLESS: Final = 10_000
 """Bytes of a value that is compared with the harmless ones; they are short, but may be written with many spaces."""
 
 
-def settle(body: dict[str, msgspec.Raw], known: frozenset[str]) -> None:
-    """Take out of `body` what asks for nothing; raise InvalidRequest, naming it, for what we do not serve."""
+def settle(body: dict[str, msgspec.Raw], known: frozenset[str], elsewhere: frozenset[str] = frozenset()) -> None:
+    """Take out of `body` what asks for nothing; raise InvalidRequest, naming it, for what we do not serve.
+
+    elsewhere: parameters that another path takes.
+    """
     for name in sorted(body.keys() - known):
         if len(memoryview(body[name])) > _LONGEST_HARMLESS:
-            raise _refused(name)
+            raise _refused(name, elsewhere)
         value = msgspec.json.decode(body[name])
         if value is not None and not any(
             value == harmless and type(value) is type(harmless) for harmless in UNSUPPORTED.get(name, ())
         ):
-            raise _refused(name)
+            raise _refused(name, elsewhere)
         del body[name]
 
 
@@ -120,20 +111,19 @@ def printable(text: str, length: int = 64) -> str:
     return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown])
 
 
-def _refused(name: str) -> InvalidRequest:
+def _refused(name: str, elsewhere: frozenset[str]) -> InvalidRequest:
     shown = printable(name)
     if name in STEERING:
         text = f"'{shown}' is refused: where, when and under which id a request runs is not for the client to say"
         return InvalidRequest(text, param=shown, code="unsupported_parameter")
-    if name == "reasoning_effort":
-        text = f"'{shown}' is not supported yet; if the model's template knows it, give it in 'chat_template_kwargs'"
-        return InvalidRequest(text, param=shown, code="unsupported_parameter")
     if name in UNSUPPORTED:
         harmless = UNSUPPORTED[name]
         allowed = ", ".join(msgspec.json.encode(value).decode() for value in harmless)
-        text = f"'{shown}' is not supported yet; leave it out" + (f" or give {allowed}" if harmless else "")
+        text = f"'{shown}' is not supported; leave it out" + (f" or give {allowed}" if harmless else "")
+        text += f": {_INSTEAD[name]}" if name in _INSTEAD else ""
         return InvalidRequest(text, param=shown, code="unsupported_parameter")
-    return InvalidRequest(f"'{shown}' is not a known parameter", param=shown, code="unknown_parameter")
+    where = "a parameter of this path" if name in elsewhere else "a known parameter"
+    return InvalidRequest(f"'{shown}' is not {where}", param=shown, code="unknown_parameter")
 
 
 def not_json(error: Exception) -> InvalidRequest:

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from enginehouse.adapters.tokenizer.errors import TokenizerError
-from enginehouse.adapters.tokenizer.template import ChatTemplate, find_template
+from enginehouse.adapters.tokenizer.template import ChatTemplate
+from enginehouse.adapters.tokenizer.templates import find_templates
 from enginehouse.domain.errors import InvalidRequest
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -155,11 +156,11 @@ def config(**content: Any) -> dict[str, bytes]:
     ],
 )
 def test_o12_templates_and_special_tokens_are_found_in_every_place(files: dict[str, bytes], wanted: str) -> None:
-    template = find_template(files)
+    template = find_templates(files)
     assert template is not None
     assert template.render(HELLO, {}) == wanted
 
 
 def test_a_model_may_have_no_template() -> None:
-    assert find_template(config(eos_token="</s>")) is None
-    assert find_template({}) is None
+    assert find_templates(config(eos_token="</s>")) is None
+    assert find_templates({}) is None

@@ -47,7 +47,7 @@ FLOODS: dict[str, tuple[Callable[[bytes], Any], Callable[[], bytes], str]] = {
     "keys of either": (parse_either, lambda: chat(more=keys(SIZE // 8)), "limit"),
     "few keys": (parse_chat, lambda: chat(more=keys(20_000)), "at most 1000 are taken"),
     "unknown": (parse_chat, lambda: chat(more=f',"x":[{many("[]")}]'), "'x' is not a known parameter"),
-    "unsupported": (parse_chat, lambda: chat(more=f',"tools":[{many("[]")}]'), "'tools' is not supported yet"),
+    "unsupported": (parse_chat, lambda: chat(more=f',"tools":[{many("[]")}]'), "'tools' has more than"),
     "stop": (parse_chat, lambda: chat(more=f',"stop":[{many("[]")}]'), "'stop' has"),
     "temperature": (parse_chat, lambda: chat(more=f',"temperature":[{many("[]")}]'), "'temperature' has"),
     "options": (
@@ -55,7 +55,7 @@ FLOODS: dict[str, tuple[Callable[[bytes], Any], Callable[[], bytes], str]] = {
         lambda: chat(more=f',"chat_template_kwargs":{{"a":[{many("[]")}]}}'),
         "template_kwargs' has",
     ),
-    "lists as prompt": (parse_completion, lambda: prompt(many("[]")), "only one prompt"),
+    "lists as prompt": (parse_completion, lambda: prompt(many("[]")), "prompts; at most 1024 are taken"),
     "lists in a prompt": (parse_completion, lambda: prompt("1," + many("[]")), "'prompt[1]' is a list"),
     "texts as prompt": (parse_completion, lambda: prompt(many('""')), "limit"),
     "ids and a text": (parse_completion, lambda: prompt(many("1") + ',"a"'), "'prompt' has more than"),
@@ -130,10 +130,13 @@ def test_long_lists_of_ids_are_taken_and_their_faults_named() -> None:
         ("null", "is null"),
         ("{}", "is an object"),
     ):
-        for body in (prompt(f"{ids},{wrong}"), prompt(f"[{ids},{wrong}]")):
+        for body, place in (
+            (prompt(f"{ids},{wrong}"), "prompt[400000]"),
+            (prompt(f"[5],[{ids},{wrong}]"), "prompt[1][400000]"),
+        ):
             with pytest.raises(InvalidRequest) as caught:
                 parse_completion(body)
-            assert f"'prompt[400000]' {words}" in caught.value.message
+            assert f"'{place}' {words}" in caught.value.message
             assert caught.value.param == "prompt"
     with pytest.raises(InvalidRequest, match=r"'prompt\[0\]' is an object"):
         parse_completion(prompt(f"{{}},{ids}"))

@@ -33,7 +33,6 @@ def test_an_answer_can_be_sent_back_as_it_came() -> None:
     assert read_messages([answer, result]) == (
         {
             "role": "assistant",
-            "content": "",
             "tool_calls": [
                 {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}},
                 {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}},
@@ -41,6 +40,13 @@ def test_an_answer_can_be_sent_back_as_it_came() -> None:
         },
         result,
     )
+
+
+def test_an_answer_that_says_nothing_and_calls_nothing_is_empty() -> None:
+    for calls in (None, []):
+        assert read_messages([{"role": "assistant", "content": None, "tool_calls": calls}]) == (
+            {"role": "assistant", "content": ""},
+        )
 
 
 def test_nulls_are_the_same_as_absent() -> None:

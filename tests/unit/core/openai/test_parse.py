@@ -1,5 +1,5 @@
 import json
-from dataclasses import fields as dataclass_fields
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,8 +53,7 @@ def test_everything_that_an_engine_takes_arrives() -> None:
         "min_tokens": 3,
     }
     for request in (parse_chat(chat(**sampling)), parse_completion(completion(**sampling))):
-        got = {field.name: getattr(request.sampling, field.name) for field in dataclass_fields(Sampling)}
-        assert got == sampling | {"stop_token_ids": (5, 6)}
+        assert request.sampling == replace(Sampling(), **sampling | {"stop_token_ids": (5, 6)})
 
 
 def test_null_is_the_same_as_absent() -> None:
@@ -113,7 +112,7 @@ def test_texts_of_the_client_never_stand_in_an_error() -> None:
 
 def test_every_field_says_what_would_be_right() -> None:
     assert set(RIGHT) >= CHAT_FIELDS | COMPLETION_FIELDS
-    assert not (CHAT_FIELDS | COMPLETION_FIELDS) & (set(UNSUPPORTED) | STEERING)
+    assert (CHAT_FIELDS | COMPLETION_FIELDS) & (set(UNSUPPORTED) | STEERING) == {"priority"}
 
 
 @pytest.mark.parametrize(
@@ -165,20 +164,12 @@ def test_what_is_not_supported_is_refused_by_name_unless_it_asks_for_nothing(nam
     for parse, body in ((parse_chat, chat(**{name: "xyz"})), (parse_completion, completion(**{name: ["xyz"]}))):
         error = refusal(body, parse)
         assert error.param == name
-        assert f"'{name}' is not supported yet" in error.message
+        assert f"'{name}' is not supported" in error.message
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 2),
-        ("n", True),
-        ("logprobs", True),
-        ("logprobs", 0),  # text completions mean "the token's own" by it
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
-        ("logit_bias", {"5": -100}),
         ("modalities", ["text", "audio"]),
         ("store", True),
         ("service_tier", "flex"),
@@ -269,26 +260,41 @@ def test_options_for_the_template() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "wanted"),
-    [("Hi", "Hi"), (["Hi"], "Hi"), ([1, 2], (1, 2)), ([[1, 2]], (1, 2)), ([0], (0,)), ([2**31 - 1], (2**31 - 1,))],
+    [
+        ("Hi", ["Hi"]),
+        (["Hi"], ["Hi"]),
+        (["Hi", "Ho", "Hi"], ["Hi", "Ho", "Hi"]),
+        ([1, 2], [(1, 2)]),
+        ([[1, 2]], [(1, 2)]),
+        ([[1, 2], [3]], [(1, 2), (3,)]),
+        ([0], [(0,)]),
+        ([2**31 - 1], [(2**31 - 1,)]),
+    ],
 )
-def test_one_prompt_as_text_or_ids(prompt: Any, wanted: Any) -> None:
-    assert parse_completion(completion(prompt=prompt)).prompt == wanted
+def test_o11_one_prompt_or_several_as_texts_or_ids(prompt: Any, wanted: Any) -> None:
+    request = parse_completion(completion(prompt=prompt))
+    assert [request.prompt, *request.more_prompts] == wanted
 
 
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        ("", "empty"),
-        ([], "empty"),
-        ([""], "empty"),
-        ([[]], "empty"),
-        (["a", "b"], "list of 2 prompts"),
-        ([[1], [2]], "list of 2 prompts"),
+        ("", "'prompt' is empty"),
+        ([], "'prompt' is empty"),
+        ([""], "'prompt' is empty"),
+        ([[]], "'prompt' is empty"),
+        (["a", ""], "'prompt[1]' is empty"),
+        ([[1], []], "'prompt[1]' is empty"),
+        (["a", [1]], "'prompt[1]' is a list; all prompts must be strings"),
+        ([[1], "a"], "'prompt[1]' is a string; all prompts must be token ids"),
+        (["a", 1], "'prompt[1]' is a number"),
+        (["a"] * 1025, "a list of 1025 prompts; at most 1024"),
         ([1, "a"], "'prompt[1]' is a string"),
         ([1, -1], "'prompt[1]' is out of range"),
         ([1, 2**31], "'prompt[1]' is out of range"),
         ([1, 2.0], "'prompt[1]' is a number"),
-        ([[1, [2]]], "'prompt[1]' is a list"),
+        ([[1, [2]]], "'prompt[0][1]' is a list"),
+        ([[1], [1, None]], "'prompt[1][1]' is null"),
         ([True], "'prompt[0]' is a boolean"),
         ({"a": 1}, "an object"),
         (5, "5"),
@@ -298,6 +304,153 @@ def test_o11_other_prompts_are_refused_by_name(prompt: Any, words: str) -> None:
     error = refusal(completion(prompt=prompt), parse_completion)
     assert words in error.message
     assert error.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"), [({}, 1), ({"n": 3}, 3), ({"n": 3, "best_of": 3}, 3), ({"best_of": 1}, 1), ({"n": 128}, 128)]
+)
+def test_o11_choices(more: Any, wanted: int) -> None:
+    assert parse_chat(chat(**more)).n == wanted
+    assert parse_completion(completion(**more)).n == wanted
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": True}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"best_of": 2}, "best_of"),
+        ({"n": 2, "best_of": 1}, "best_of"),
+        ({"n": 128, "prompt": ["a"] * 9}, "prompt"),
+    ],
+)
+def test_o11_more_choices_than_are_given_are_refused(more: Any, param: str) -> None:
+    assert refusal(completion(**more), parse_completion).param == param
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+    ],
+)
+def test_o10_likelihoods_of_a_chat(more: Any, wanted: int | None) -> None:
+    request = parse_chat(chat(**more))
+    assert (request.sampling.logprobs, request.sampling.prompt_logprobs) == (wanted, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, (None, None)),
+        ({"logprobs": False}, (None, None)),
+        ({"logprobs": 0}, (0, None)),
+        ({"logprobs": 20}, (20, None)),
+        ({"echo": True}, (None, None)),
+        ({"echo": True, "logprobs": 5}, (5, 5)),
+        ({"echo": True, "logprobs": 0}, (0, 0)),
+    ],
+)
+def test_o10_likelihoods_of_a_completion_and_its_prompt(more: Any, wanted: Any) -> None:
+    request = parse_completion(completion(**more))
+    assert (request.sampling.logprobs, request.sampling.prompt_logprobs) == wanted
+    assert request.echo is more.get("echo", False)
+
+
+def test_o10_likelihoods_asked_for_wrongly_are_refused() -> None:
+    assert refusal(chat(logprobs=5)).param == "logprobs"
+    assert refusal(chat(top_logprobs=5)).param == "top_logprobs"
+    assert refusal(chat(logprobs=True, top_logprobs=21)).param == "top_logprobs"
+    for wrong in (True, 21, -1, "5"):
+        assert refusal(completion(logprobs=wrong), parse_completion).param == "logprobs"
+
+
+def test_biases_are_by_token_id() -> None:
+    for request in (parse_chat(chat(logit_bias={"5": -100, "7": 0.5})), parse_completion(completion(logit_bias={}))):
+        assert request.sampling.logit_bias in (((5, -100.0), (7, 0.5)), ())
+    for wrong in (
+        [],
+        {"a": 1},
+        {"-1": 1},
+        {"1.0": 1},
+        {"٣": 1},
+        {"9" * 5000: 1},
+        {str(2**31): 1},
+        {"5": 101},
+        {"5": "1"},
+        {"5": True},
+        {"5": None},
+        {str(at): 0 for at in range(1025)},
+    ):
+        error = refusal(chat(logit_bias=wrong))
+        assert error.param == "logit_bias"
+        assert len(error.message) < 300
+
+
+def test_a_stop_string_stays_where_it_is_asked_to_by_either_name() -> None:
+    assert not parse_chat(chat(stop="x")).keep_stop
+    for name in ("include_stop_str_in_output", "no_stop_trim"):
+        assert parse_chat(chat(stop="x", **{name: True})).keep_stop
+    assert parse_chat(chat(return_token_ids=True)).return_token_ids
+
+
+def test_s3_a_client_says_how_urgent_it_is_only_where_it_may() -> None:
+    for parse, body in ((parse_chat, chat(priority=-3)), (parse_completion, completion(priority=-3))):
+        assert refusal(body, parse).param == "priority"
+        assert parse(body, client_priority=True).sampling.priority == -3
+        assert parse_either(body, client_priority=True).sampling.priority == -3
+    with pytest.raises(InvalidRequest, match="32 bits"):
+        parse_chat(chat(priority=2**31), client_priority=True)
+
+
+@pytest.mark.parametrize("name", sorted(CHAT_FIELDS ^ COMPLETION_FIELDS))
+def test_what_only_the_other_path_takes_is_said_to_be_so(name: str) -> None:
+    parse, body = (parse_completion, completion) if name in CHAT_FIELDS else (parse_chat, chat)
+    error = refusal(body(**{name: 1}), parse)
+    assert error.param == name
+    assert "not a parameter of this path" in error.message
+
+
+def test_thinking_effort_reaches_the_template() -> None:
+    assert parse_chat(chat(reasoning_effort="high")).template_options["chat_template_kwargs"] == {
+        "reasoning_effort": "high"
+    }
+    off = {"reasoning_effort": "none", "enable_thinking": False, "thinking": False}
+    assert parse_chat(chat(reasoning_effort="none")).template_options["chat_template_kwargs"] == off
+    told = chat(reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "max", "x": 1})
+    assert parse_chat(told).template_options["chat_template_kwargs"] == {"reasoning_effort": "max", "x": 1}
+    assert refusal(chat(reasoning_effort="very")).param == "reasoning_effort"
+    assert parse_chat(chat()).separate_reasoning
+    assert not parse_chat(chat(separate_reasoning=False)).separate_reasoning
+
+
+def test_an_answer_may_go_on_with_the_last_message() -> None:
+    said = [*HELLO, {"role": "assistant", "content": "It is"}]
+    request = parse_chat(chat(messages=said, continue_final_message=True))
+    assert request.template_options == {"add_generation_prompt": False, "continue_final_message": True}
+    assert parse_chat(chat(messages=said)).template_options == {"add_generation_prompt": True}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for wrong in (
+        {"messages": said, "add_generation_prompt": True},
+        {"messages": HELLO},
+        {"messages": [*HELLO, {"role": "assistant", "content": ""}]},
+        {"messages": [*HELLO, {"role": "assistant", "content": []}]},
+        {"messages": [*HELLO, {"role": "assistant", "tool_calls": [call]}]},
+    ):
+        assert refusal(chat(continue_final_message=True, **wrong)).param == "continue_final_message"
+
+
+def test_documents_are_for_the_template() -> None:
+    documents = [{"title": "a", "text": "b"}]
+    assert parse_chat(chat(documents=documents)).template_options["documents"] == documents
+    assert refusal(chat(documents=["a"])).param == "documents"
+    assert refusal(chat(documents={"a": 1})).param == "documents"
 
 
 json_values = st.recursive(

@@ -77,6 +77,12 @@ def test_ids_that_the_model_does_not_have_are_named() -> None:
     assert plan_max_tokens(request, [1, 50, 2], 100, None, 51) == 97
     with pytest.raises(InvalidRequest, match=r"'stop_token_ids\[0\]' is 50"):
         plan_max_tokens(chat(stop_token_ids=[50]), [1], 100, None, 50)
+    with pytest.raises(InvalidRequest, match=r"'logit_bias' has the key 50; this model's token ids end at 49"):
+        plan_max_tokens(chat(logit_bias={"49": 1, "50": 1}), [1], 100, None, 50)
+    several = parse_completion(json.dumps({"model": "m", "prompt": [[1], [2, 50]]}).encode())
+    assert plan_max_tokens(several, (1,), 100, None, 50) == 99
+    with pytest.raises(InvalidRequest, match=r"'prompt\[1\]\[1\]' is 50"):
+        plan_max_tokens(several, several.more_prompts[0], 100, None, 50)
 
 
 @given(
