@@ -143,10 +143,15 @@ class Reader:
         return (yield from self.run(SPACE))
 
     def next_is(self, *texts: str) -> Reading[str | None]:
-        """Which of these comes next (the longest), and is taken; None, with nothing taken: none of them."""
+        """Which of these comes next (the longest), and is taken; None, with nothing taken: none of them.
+
+        What a cut left of one is taken with it.
+        """
         found = yield from self.ahead(*texts)
         if found is not None:
             self._advance(self._at + len(found))
+        elif self.cut and len(rest := self._text[self._at :]) > 1 and any(text.startswith(rest) for text in texts):
+            self._advance(len(self._text))
         return found
 
     def ahead(self, *texts: str) -> Reading[str | None]:
