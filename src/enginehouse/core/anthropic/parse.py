@@ -22,10 +22,12 @@ from enginehouse.core.anthropic.fields import (
     ToolUseBlock,
     UserMessage,
 )
+from enginehouse.core.forms import constraint_of
 from enginehouse.core.history import History
 from enginehouse.core.openai.constraints import json_schema
 from enginehouse.core.openai.requests import ChatRequest
-from enginehouse.core.openai.tools import Offer, forced_schema, read_tools
+from enginehouse.core.openai.template_options import effort_options
+from enginehouse.core.openai.tools import Offer, read_tools
 from enginehouse.core.shapes import renamed
 from enginehouse.domain.constraint import Constraint
 from enginehouse.domain.errors import InvalidRequest
@@ -152,20 +154,9 @@ def _offer(fields: CountFields) -> tuple[Offer, bool]:
 
 
 def _constraint(fields: MessageFields, offer: Offer, parallel: bool) -> tuple[Constraint | None, str]:
-    """(what the answer must be, the field that says so)."""
-    try:
-        forced = forced_schema(offer, parallel)
-    except InvalidRequest as error:
-        raise renamed(error, *_NAMES) from None
     form = fields.output_config.format if fields.output_config is not None else None
-    if form is None:
-        return forced, "tool_choice"
-    if forced is not None:
-        raise InvalidRequest(
-            "'tool_choice' and 'output_config.format' both say what the answer must be; give one only",
-            param="tool_choice",
-        )
-    return json_schema(form.schema, "output_config.format.schema"), "output_config.format"
+    schema = None if form is None else json_schema(form.schema, "output_config.format.schema")
+    return constraint_of(schema, "output_config.format", offer, parallel)
 
 
 def _template_options(fields: CountFields, offer: Offer) -> dict[str, Any]:
@@ -177,12 +168,10 @@ def _template_options(fields: CountFields, offer: Offer) -> dict[str, Any]:
         options["continue_final_message"] = True
     if offer.for_template:
         options["tools"] = offer.for_template
-    kwargs: dict[str, Any] = {}
+    variables = effort_options(fields.output_config.effort if fields.output_config is not None else None)
     if isinstance(fields.thinking, ThinkingOn | ThinkingOff):
         # Templates know one name or the other, and do not look at what they do not know.
-        kwargs["enable_thinking"] = kwargs["thinking"] = isinstance(fields.thinking, ThinkingOn)
-    if fields.output_config is not None and fields.output_config.effort is not None:
-        kwargs["reasoning_effort"] = fields.output_config.effort
-    if kwargs:
-        options["chat_template_kwargs"] = kwargs
+        variables |= dict.fromkeys(("enable_thinking", "thinking"), isinstance(fields.thinking, ThinkingOn))
+    if variables:
+        options["chat_template_kwargs"] = variables
     return options

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from enginehouse.core.openai.fields import TOKEN_ID_MAX
+from enginehouse.core.openai.fields import TOKEN_ID_MAX, Effort
 from enginehouse.core.shapes import Body
 
 _Status = Literal["in_progress", "completed", "incomplete"]
@@ -143,7 +143,7 @@ class TextConfig(Struct, forbid_unknown_fields=True, frozen=True):
 class ReasoningConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """How much the model thinks. Thinking is told as it is, whatever summary is asked for."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -172,7 +172,6 @@ class ResponseFields(Struct, kw_only=True, frozen=True):
     parallel_tool_calls: bool | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     metadata: dict[str, Annotated[str, Meta(max_length=512)]] | None = None
     user: str | None = None
     safety_identifier: str | None = None

@@ -21,7 +21,7 @@ class Ids:
 
     def item(self, kind: str, index: int) -> str:
         """kind: `msg`, `rs` or `fc`; index: the item's place in the output."""
-        return f"{kind}_{self.answer_id.partition('_')[2]}{index:02x}"
+        return f"{kind}_{self.answer_id[-32:]}{index:02x}"
 
 
 def message(item_id: str, status: Status, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from enginehouse.core.forms import constraint_of
 from enginehouse.core.history import History
 from enginehouse.core.openai.bounds import MAX_MESSAGES
 from enginehouse.core.openai.constraints import json_schema
 from enginehouse.core.openai.refusals import kind, printable, too_much
-from enginehouse.core.openai.tools import Offer, forced_schema, read_tools
+from enginehouse.core.openai.template_options import effort_options
+from enginehouse.core.openai.tools import Offer, read_tools
 from enginehouse.core.responses.fields import (
     ITEMS,
     RESPONSES,
@@ -37,14 +39,7 @@ def parse_response(body: bytes) -> ResponseRequest:
     fields = RESPONSES.read(body)
     parallel = fields.parallel_tool_calls is not False
     offer = _offer(fields)
-    constraint = _constraint(fields)
-    source = "text.format"
-    if (forced := _forced(offer, parallel)) is not None:
-        if constraint is not None:
-            raise InvalidRequest(
-                "'tool_choice' and 'text.format' both say what the answer must be; give one only", param="tool_choice"
-            )
-        constraint, source = forced, "tool_choice"
+    constraint, source = _constraint(fields, offer, parallel)
     return ResponseRequest(
         model=fields.model,
         stream=fields.stream is True,
@@ -125,24 +120,18 @@ def _offer(fields: ResponseFields) -> Offer:
         raise renamed(error, *_NAMES, ("tool_choice.allowed_tools", "tool_choice")) from None
 
 
-def _forced(offer: Offer, parallel: bool) -> Constraint | None:
-    try:
-        return forced_schema(offer, parallel)
-    except InvalidRequest as error:
-        raise renamed(error, *_NAMES) from None
-
-
 def _named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _constraint(fields: ResponseFields) -> Constraint | None:
+def _constraint(fields: ResponseFields, offer: Offer, parallel: bool) -> tuple[Constraint | None, str]:
+    form: Constraint | None = None
     match fields.text.format if fields.text is not None else None:
         case SchemaFormat(schema=schema):
-            return json_schema(schema, "text.format.schema")
+            form = json_schema(schema, "text.format.schema")
         case JsonFormat():
-            return JsonObject()
-    return None
+            form = JsonObject()
+    return constraint_of(form, "text.format", offer, parallel)
 
 
 def _logprobs(fields: ResponseFields) -> int | None:
@@ -155,11 +144,8 @@ def _template_options(fields: ResponseFields, offer: Offer) -> dict[str, Any]:
     options: dict[str, Any] = {"add_generation_prompt": True}
     if offer.for_template:
         options["tools"] = offer.for_template
-    kwargs = dict(fields.chat_template_kwargs or {})
-    if fields.reasoning is not None and fields.reasoning.effort is not None:
-        kwargs.setdefault("reasoning_effort", fields.reasoning.effort)
-    if kwargs:
-        options["chat_template_kwargs"] = kwargs
+    if variables := effort_options(fields.reasoning.effort if fields.reasoning is not None else None):
+        options["chat_template_kwargs"] = variables
     return options
 
 

@@ -225,11 +225,10 @@ def test_a_schema_for_the_text() -> None:
         (
             {
                 "tools": [F],
-                "tool_choice": {"type": "any"},
                 "output_config": {"format": {"type": "json_schema", "schema": {}}},
             },
-            "tool_choice",
-            "give one only",
+            "output_config.format",
+            "none of 'tools' could be called",
         ),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens", "is missing"),
         ({"stop_sequences": [""]}, "stop_sequences[0]", "empty"),

@@ -80,7 +80,6 @@ def test_parameters() -> None:
         prompt_cache_key="k",
         top_logprobs=3,
         reasoning={"effort": "high", "summary": "auto"},
-        chat_template_kwargs={"enable_thinking": True},
         metadata={"a": "b"},
         include=["reasoning.encrypted_content"],
         store=False,
@@ -89,7 +88,7 @@ def test_parameters() -> None:
     assert (request.stream, request.max_tokens, request.max_tokens_param) == (True, 9, "max_output_tokens")
     assert (request.sampling.temperature, request.sampling.top_p, request.sampling.logprobs) == (0.5, 0.9, 3)
     assert (request.user, request.prompt_cache_key, request.prompt_param) == ("u", "k", "input")
-    assert request.template_options["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert request.template_options["chat_template_kwargs"] == {"reasoning_effort": "high"}
     repeated = request.repeated
     assert (repeated["max_output_tokens"], repeated["metadata"], repeated["store"]) == (9, {"a": "b"}, False)
     assert repeated["reasoning"] == {"effort": "high", "summary": None}
@@ -214,9 +213,9 @@ def test_the_form_of_the_text(form: dict[str, Any], constraint: object) -> None:
             "must be one of",
         ),
         (
-            {"tools": [F], "tool_choice": "required", "text": {"format": {"type": "json_object"}}},
-            "tool_choice",
-            "give one only",
+            {"tools": [F], "text": {"format": {"type": "json_object"}}},
+            "text.format",
+            "none of 'tools' could be called",
         ),
         ({"include": ["file_search_call.results"]}, "include[0]", "'file_search_call.results'"),
         ({"reasoning": {"effort": "some"}}, "reasoning.effort", "'some'"),
