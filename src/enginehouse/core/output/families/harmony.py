@@ -29,7 +29,7 @@ _BODY: Final = Marks(*ENDS, *(end + START for end in ENDS))
 _END: Final = re.compile("|".join(map(re.escape, ENDS)))
 _HEADER: Final = Marks(MESSAGE, START, *ENDS)
 _CHANNEL: Final = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
-_RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
+_RECIPIENT: Final = re.compile(r"\bto=(functions\.)?([\w.:/-]+)")
 _READERS: Final = frozenset({"final", "commentary"})
 _NOBODY_ELSE: Final = frozenset({"all", "assistant", "user"})
 
@@ -78,8 +78,11 @@ def _headless(reader: Reader, header: str) -> None:
 def _message(reader: Reader, header: str, given: ParserInput) -> Reading[bool]:
     """One message, up to its end. Whether another one follows."""
     recipient = _last(_RECIPIENT, header)
-    if recipient is not None and recipient[1] not in _NOBODY_ELSE:
-        return (yield from _addressed(reader, recipient[1], given))
+    if recipient is not None and recipient[2] not in _NOBODY_ELSE:
+        name = recipient[2]
+        if any(tool.name == name for tool in given.tools) or (given.tools and recipient[1]):
+            return (yield from _call(reader, name))
+        return (yield from _rest(reader))[1]
     channel = _last(_CHANNEL, header)
     told = (channel is not None and channel[1] in _READERS) or not given.reasoning
     while (mark := (yield from reader.until(_BODY, Content if told else Reasoning))) is not None:
@@ -90,22 +93,18 @@ def _message(reader: Reader, header: str, given: ParserInput) -> Reading[bool]:
     return False
 
 
-def _addressed(reader: Reader, recipient: str, given: ParserInput) -> Reading[bool]:
-    """A message to a tool."""
-    name = recipient.removeprefix("functions.")
-    offered = any(tool.name == name for tool in given.tools)
-    if not offered and not (given.tools and name != recipient):
-        return (yield from _rest(reader))[1]
+def _call(reader: Reader, name: str) -> Reading[bool]:
     text, whole = yield from reader.json()
     found = arguments(text) if whole else None
     if found is not None:
         reader.call(name, found)
         return (yield from _rest(reader))[1]
     rest, more = yield from _rest(reader)
-    if not text + rest.strip():
-        if not reader.cut:
-            reader.call(name, "{}")
-    elif not reader.cut:
+    if reader.cut:
+        return more
+    if not (text + rest).strip():  # a model may leave an empty object out
+        reader.call(name, "{}")
+    else:
         reader.say(_END.split(text + rest)[0])
     return more
 

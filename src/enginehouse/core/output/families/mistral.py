@@ -21,7 +21,7 @@ from enginehouse.core.output.values import arguments, named_call
 CALLS: Final = "[TOOL_CALLS]"
 CALL_ID: Final = "[CALL_ID]"
 ARGS: Final = "[ARGS]"
-_NAME: Final = re.compile(r"[^\s\[{]*")
+_NAME: Final = re.compile(r"[\w.:/-]*")
 
 
 def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
