@@ -155,10 +155,10 @@ def _bare(tools: ToolFormat, lead: str, reader: Reader, given: ParserInput) -> R
 
 
 def read_calls(tools: ToolFormat, mark: str, reader: Reader, given: ParserInput) -> Reading[bool]:
-    """Whether there were any. What looked like one is text; cut in the middle, it is nothing."""
+    """Whether there were any. What looked like one is text; cut in the middle, it is nothing, as is a mark alone."""
     reader.record(reader.trimmed + mark)
     called = yield from tools.read(reader, mark, given)
     text = reader.recorded()
-    if not called and not reader.cut:
+    if not (called or reader.cut or (reader.done and text.strip() == mark)):
         reader.say(text)
     return called

@@ -78,39 +78,25 @@ REASONING: Final[Mapping[str, Thinking | Family]] = {
 }
 
 
-def formats(
-    tool_parser: str = AUTO,
-    reasoning_parser: str = AUTO,
-    template: str = "",
-    *,
-    reported: tuple[str | None, str | None] = (None, None),
-) -> Family:
-    """What these names stand for. AUTO: what the engine reports of both, if we know it, else what the template shows.
+def formats(tool_parser: str = AUTO, reasoning_parser: str = AUTO, template: str = "") -> Family:
+    """What these names stand for; AUTO: what the chat template shows. Raises ValueError.
 
-    Raises ValueError.
+    A format that reads all of an answer takes the place of both, whichever of the two it was named for.
     """
-    tools = _named("tool parser", tool_parser, TOOLS, (reported[0], detect.tool_parser(template)))
-    thinking = _named("reasoning parser", reasoning_parser, REASONING, (reported[1], detect.reasoning_parser(template)))
+    tools = _named("tool parser", tool_parser, TOOLS, detect.tool_parser(template))
+    thinking = _named("reasoning parser", reasoning_parser, REASONING, detect.reasoning_parser(template))
     if isinstance(tools, Family):
-        if not (thinking is None or thinking is tools or reasoning_parser == AUTO):
-            raise ValueError(
-                f"tool parser {tool_parser!r} reads thinking too: {reasoning_parser!r} cannot be beside it"
-            )
         return tools.without(reasoning=reasoning_parser == NONE)
     if isinstance(thinking, Family):
-        if tool_parser not in (AUTO, NONE):
-            raise ValueError(
-                f"reasoning parser {reasoning_parser!r} reads calls too: {tool_parser!r} cannot be beside it"
-            )
         return thinking.without(tools=tool_parser == NONE)
     return Family(thinking, tools)
 
 
-def _named(what: str, name: str, known: Mapping[str, T], seen: tuple[str | None, ...]) -> T | None:
+def _named(what: str, name: str, known: Mapping[str, T], shown: str | None) -> T | None:
     if name == NONE:
         return None
     if name == AUTO:
-        return next((known[found] for found in seen if found is not None and found in known), None)
+        return known[shown] if shown is not None else None
     if name not in known:
         raise ValueError(f"unknown {what} {name!r}: known are {', '.join(sorted(known))}, and {AUTO} and {NONE}")
     return known[name]
