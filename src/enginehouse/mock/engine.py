@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from enginehouse.domain.constraint import Constraint
+from enginehouse.mock.embedding import embedding
 from enginehouse.mock.handover.desk import Desk
 from enginehouse.mock.journal import Journal
 from enginehouse.mock.kv.sockets import KvEvents
+from enginehouse.mock.likely import Likely, likely
+from enginehouse.mock.says import said
 from enginehouse.mock.settings import Faults, MockSettings
 from enginehouse.mock.simulator import Answer, End, Job, Simulator
 from enginehouse.mock.vocabulary import Vocabulary
@@ -70,12 +74,32 @@ class Engine:
         self.changed()
         self.poke()
 
+    def said(self, prompt: Sequence[int], constraint: Constraint | None) -> list[int]:
+        """What it says to this instead of its words. Raises Unsayable."""
+        return said(self.faults, self.vocabulary, prompt, constraint)
+
+    def likely(self, tokens: Sequence[int], most: int) -> list[Likely]:
+        """How likely it finds these tokens."""
+        return [likely(token, most, self.vocabulary.size) for token in tokens]
+
+    async def embed(self, rid: str, prompt: Sequence[int]) -> list[float]:
+        """The embedding of a prompt, unless it has been told to say nothing."""
+        self.journal.write("embed", rid=rid, prompt_tokens=len(prompt))
+        while self.faults.never_answer:
+            await self.next_change()
+        return embedding(prompt, self.settings.embedding_size)
+
     def open(self, job: Job) -> Stream:
         """Take a request up; leaving the stream (a context manager) aborts what has not ended."""
         answer = self.simulator.submit(job)
         stream = self.streams[answer] = Stream(self, answer)
         self.journal.write(
-            "request", rid=job.rid, rank=answer.rank, prompt_tokens=len(job.prompt), max_tokens=job.max_tokens
+            "request",
+            rid=job.rid,
+            rank=answer.rank,
+            prompt_tokens=len(job.prompt),
+            max_tokens=job.max_tokens,
+            **job.wishes.told(),
         )
         self.handover.begin(answer)
         self.poke()

@@ -19,6 +19,7 @@ import grpc.aio
 import uvloop
 
 from enginehouse.domain.engine import ProtocolName
+from enginehouse.mock.embedding import embedding
 from enginehouse.mock.engine import Engine
 from enginehouse.mock.fronts.rpc import Front, generic_handlers
 from enginehouse.mock.fronts.sglang import SglangFront
@@ -84,6 +85,10 @@ class MockEngine:
     def answer(self, prompt: list[int], length: int) -> list[int]:
         """The tokens it will say to a prompt."""
         return self.engine.vocabulary.answer(prompt, length)
+
+    def embedding(self, prompt: list[int]) -> list[float]:
+        """What it makes of a prompt."""
+        return embedding(prompt, self.settings.embedding_size)
 
     def set_faults(self, **faults: Any) -> None:
         """Change these faults and leave the others; raises ValueError for an unknown one."""

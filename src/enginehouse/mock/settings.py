@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
@@ -30,6 +31,11 @@ class Faults(HandoverFaults):
     """End a request's stream with status OK and no terminal message once it has this many tokens."""
     die_after_tokens: int = 0
     """Die like a killed process once this many tokens were made over all requests since the fault was set."""
+    say: str = ""
+    """What it says instead of its words, whatever it is asked; then it ends. Special tokens are written as they are."""
+    say_to: str = ""
+    """JSON object of such texts by a part of the prompt's text. The first whose part the prompt holds counts, before
+    `say`."""
     prefill_hold: bool = False
     """Prefills that have begun do not end: a request stays open, admitted and without a first token."""
     kv_lies: bool = False
@@ -58,6 +64,8 @@ class Faults(HandoverFaults):
     def __post_init__(self) -> None:
         if self.kv_buffer_batches < 0:
             raise ValueError("kv_buffer_batches must not be negative")
+        if self.say_to and not _texts(self.say_to):
+            raise ValueError("say_to must be a JSON object of texts")
         if self.refuse and self.refuse not in GrpcStatus.__members__:
             raise ValueError(f"refuse: {self.refuse!r} is not the name of a gRPC status")
 
@@ -108,6 +116,16 @@ class MockSettings(Faults, HandoverOptions):
     """Length of that queue; beyond it a request is refused as overload. 0: no limit."""
     context_length: int = 32_768
     """Tokens of prompt and answer together."""
+    embeds: bool = False
+    """It serves a model that makes embeddings, and generates nothing. Not for the native vLLM, which has no call."""
+    embedding_size: int = 16
+    """Numbers in an embedding."""
+    old_release: bool = False
+    """SGLang: as 0.5.16 was, without what came later: guided_decoding, priorities, the state stream."""
+    grammar_backend: str = "xgrammar"
+    """SGLang: what it says of this option; `none`: it cannot hold answers to anything."""
+    priority_scheduling: bool = False
+    """SGLang: it says that it heeds priorities."""
     incremental: bool = False
     """SGLang: stream deltas (its --incremental-streaming-output) instead of everything so far in each message."""
     eos_after: int = 0
@@ -128,7 +146,9 @@ class MockSettings(Faults, HandoverOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("ranks", "max_running", "block_size", "context_length"):
+        if self.embeds and self.protocol is ProtocolName.VLLM_NATIVE:
+            raise ValueError("embeds: vllm-native has no call for embeddings")
+        for name in ("ranks", "max_running", "block_size", "context_length", "embedding_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         if self.kv_events_port is None and self.kv_replay_port is not None:
@@ -153,6 +173,14 @@ class MockSettings(Faults, HandoverOptions):
     def faults(self) -> Faults:
         """The faults that the engine starts with."""
         return Faults(**{field.name: getattr(self, field.name) for field in fields(Faults)})
+
+
+def _texts(text: str) -> bool:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
 
 
 _FAULT_TYPES = get_type_hints(Faults)

@@ -13,6 +13,7 @@ from enginehouse.mock.kv.news import Cleared, News, Removed, Stored
 from enginehouse.mock.prefix_cache import PrefixCache
 from enginehouse.mock.settings import Faults, MockSettings
 from enginehouse.mock.vocabulary import Vocabulary
+from enginehouse.mock.wishes import NONE, Wishes
 
 
 class End(StrEnum):
@@ -44,6 +45,9 @@ class Job:
     """Prompts of different namespaces (adapter, salt) share no cached blocks."""
     leg: Leg | None = None
     """Its part in a hand-over; None: the engine does all of it."""
+    wishes: Wishes = NONE
+    said: Sequence[int] = ()
+    """What it is answered, and after that EOS; empty: the engine's words."""
 
 
 @dataclass(eq=False, slots=True)
@@ -278,7 +282,10 @@ class Simulator:
             self.dead = True
             return False
         job, eos = answer.job, self.vocabulary.eos
-        token = self.vocabulary.token(answer.seed, position)
+        if job.said:
+            token = job.said[position] if position < len(job.said) else eos
+        else:
+            token = self.vocabulary.token(answer.seed, position)
         may_end = position >= job.min_tokens
         if self.settings.eos_after and position + 1 >= self.settings.eos_after and may_end and not job.ignore_eos:
             token = eos

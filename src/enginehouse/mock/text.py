@@ -1,4 +1,4 @@
-"""Ids to text and back, for the one front that speaks text; loaded only when a request asks for it."""
+"""Ids to text and back, for the front that speaks text and for what an engine is told to say; loaded only then."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ def _tokenizer(folder: Path) -> Tokenizer:
 
 
 def encode(folder: Path, text: str) -> list[int]:
-    """Ids of a text, without special tokens of the tokenizer's own."""
+    """Ids of a text; special tokens only as they are written in it."""
     return list(_tokenizer(folder).encode(text, add_special_tokens=False).ids)
+
+
+def decode(folder: Path, ids: Sequence[int]) -> str:
+    """The text of ids, special tokens too."""
+    return str(_tokenizer(folder).decode(list(ids), skip_special_tokens=False))
 
 
 def decoder(folder: Path) -> Callable[[Sequence[int]], str]:

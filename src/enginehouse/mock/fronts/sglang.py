@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -11,10 +12,20 @@ import grpc
 from enginehouse._proto import sglang_runtime_v1_pb2 as pb
 from enginehouse.domain.engine import Role
 from enginehouse.mock.engine import Engine, Step, Stream
-from enginehouse.mock.fronts.rpc import Context, Refused, Services, check_rank, refuse_if_told
+from enginehouse.mock.fronts.rpc import (
+    Context,
+    Refused,
+    Services,
+    StreamHandler,
+    UnaryHandler,
+    check_rank,
+    refuse_if_told,
+)
 from enginehouse.mock.fronts.sglang_info import load, model_info, server_info
 from enginehouse.mock.fronts.sglang_legs import leg
+from enginehouse.mock.fronts.sglang_wishes import logprobs, wishes
 from enginehouse.mock.handover.legs import Offer
+from enginehouse.mock.instance import Unsayable
 from enginehouse.mock.simulator import End, Job
 
 SERVICE = "sglang.runtime.v1.SglangService"
@@ -35,24 +46,29 @@ class SglangFront:
         """Named by an Abort call themselves; those that only share the prefix end with a message instead."""
 
     def services(self) -> Services:
-        return {
-            SERVICE: {
-                "Generate": self.generate,
-                "Abort": self.abort,
-                "HealthCheck": self.health_check,
-                "WatchEngineState": self.watch_state,
-                "GetModelInfo": self.model_info,
-                "GetServerInfo": self.server_info,
-                "ListModels": self.list_models,
-                "GetLoad": self.load,
-            }
+        calls: dict[str, UnaryHandler | StreamHandler] = {
+            "Generate": self.generate,
+            "Embed": self.embed,
+            "Abort": self.abort,
+            "HealthCheck": self.health_check,
+            "GetModelInfo": self.model_info,
+            "GetServerInfo": self.server_info,
+            "ListModels": self.list_models,
+            "GetLoad": self.load,
         }
+        if not self.engine.settings.old_release:
+            calls["WatchEngineState"] = self.watch_state
+        return {SERVICE: calls}
 
     async def generate(self, data: bytes, context: Context) -> None:
         request = pb.GenerateRequest.FromString(data)
         job = self._job(request)
         refuse_if_told(self.engine.faults)
-        refusal = self._refusal(request, job)
+        refusal = self._refusal(job)
+        try:
+            job = replace(job, said=self.engine.said(job.prompt, job.wishes.constraint))
+        except Unsayable as error:
+            refusal = refusal or (str(error), 400)
         if refusal is not None:
             text, code = refusal
             if not request.stream:
@@ -84,11 +100,9 @@ class SglangFront:
         if request.rid and self.engine.by_rid(request.rid):
             text = f"Failed to submit request: RuntimeError: Duplicate active gRPC request id: {request.rid}"
             raise Refused(_INTERNAL, text)
-        if not prompt:
-            raise Refused(_INTERNAL, "input_ids cannot be empty.")
-        if len(prompt) >= context:
-            text = f"The input ({len(prompt)} tokens) is longer than the model's context length ({context} tokens)."
-            raise Refused(_INTERNAL, text)
+        if self.engine.settings.embeds:
+            raise Refused(_INTERNAL, "This model does not appear to be a generation model.")
+        self._check(prompt)
         if most is not None and len(prompt) + most > context:
             text = f"Requested token count exceeds the model's maximum context length of {context} tokens."
             raise Refused(_INTERNAL, text)
@@ -117,9 +131,28 @@ class SglangFront:
             ignore_eos=params.ignore_eos,
             rank=rank,
             leg=part,
+            wishes=wishes(request, old=self.engine.settings.old_release),
         )
 
-    def _refusal(self, request: pb.GenerateRequest, job: Job) -> tuple[str, int] | None:
+    def _check(self, prompt: list[int]) -> None:
+        context = self.engine.settings.context_length
+        if not prompt:
+            raise Refused(_INTERNAL, "input_ids cannot be empty.")
+        if len(prompt) >= context:
+            text = f"The input ({len(prompt)} tokens) is longer than the model's context length ({context} tokens)."
+            raise Refused(_INTERNAL, text)
+
+    async def embed(self, data: bytes, context: Context) -> Any:
+        request = pb.EmbedRequest.FromString(data)
+        refuse_if_told(self.engine.faults)
+        if not self.engine.settings.embeds:
+            raise Refused(_INTERNAL, "This model does not appear to be an embedding model by default.")
+        prompt = list(request.input_ids)
+        self._check(prompt)
+        found = await self.engine.embed(request.rid, prompt)
+        return pb.EmbedResponse(embedding=found, meta_info={"prompt_tokens": str(len(prompt))})
+
+    def _refusal(self, job: Job) -> tuple[str, int] | None:
         """What SGLang's scheduler refuses: a normal message that says abort when streaming, INTERNAL otherwise."""
         if self.engine.faults.reject_status:
             return "injected rejection", self.engine.faults.reject_status
@@ -151,6 +184,7 @@ class SglangFront:
             }
             if self.engine.settings.ranks > 1:
                 meta["dp_rank"] = str(answer.rank)
+            meta |= logprobs(self.engine, answer.job.wishes, answer.job.prompt, ids, step.total)
         if step.end is not None:
             meta["e2e_latency"] = repr(time.monotonic() - began)
         return pb.GenerateResponse(output_ids=ids, meta_info=meta, finished=step.end is not None).SerializeToString()

@@ -9,6 +9,8 @@ from enginehouse._proto import sglang_runtime_v1_pb2 as pb
 from enginehouse.domain.engine import Role
 from enginehouse.mock.engine import Engine
 
+_LATER = ("grpc_features", "kv_event_sources", "grpc_response_timeout_secs", "launch_command", "kv_events")
+"""What releases after the first ones tell."""
 _MODE = {Role.AGGREGATED: "null", Role.PREFILL: "prefill", Role.DECODE: "decode"}
 
 
@@ -19,7 +21,7 @@ def model_info(engine: Engine) -> pb.GetModelInfoResponse:
         "model_path": folder,
         "served_model_name": engine.settings.model,
         "tokenizer_path": folder,
-        "is_generation": True,
+        "is_generation": not engine.settings.embeds,
         "weight_version": "default",
         "load_format": "auto",
         "reasoning_parser": None,
@@ -64,6 +66,9 @@ def server_info(engine: Engine) -> pb.GetServerInfoResponse:
         "incremental_streaming_output": settings.incremental,
         "stream_interval": 1,
         "grpc_port": settings.port,
+        "grammar_backend": settings.grammar_backend,
+        "enable_priority_scheduling": settings.priority_scheduling,
+        "schedule_low_priority_values_first": False,
         "grpc_response_timeout_secs": 300,
         # The real one can hold keys of the operator: nobody may log it.
         "launch_command": "sglang serve --admin-api-key MOCK-SECRET-MUST-NOT-BE-LOGGED",
@@ -75,6 +80,8 @@ def server_info(engine: Engine) -> pb.GetServerInfoResponse:
         "startup_time": 1.0,
         "hicache_object_layout": None,
     }
+    if settings.old_release:
+        info = {name: value for name, value in info.items() if name not in _LATER}
     return pb.GetServerInfoResponse(json_info=json.dumps(info))
 
 

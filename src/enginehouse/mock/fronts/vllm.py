@@ -27,6 +27,8 @@ from enginehouse.mock.fronts.rpc import (
 )
 from enginehouse.mock.fronts.vllm_kv import subscribe
 from enginehouse.mock.fronts.vllm_legs import kept, leg_of_json
+from enginehouse.mock.fronts.vllm_wishes import input_logprobs, output_logprobs, wishes
+from enginehouse.mock.instance import Unsayable
 from enginehouse.mock.simulator import End, Job
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
@@ -50,6 +52,7 @@ class VllmFront:
         return {
             SERVICE: {
                 "Generate": self.generate,
+                "Embed": self.embed,
                 "HealthCheck": self.health_check,
                 "Abort": self.abort,
                 "GetModelInfo": self.model_info,
@@ -81,16 +84,13 @@ class VllmFront:
     def _job(self, request: pb.GenerateRequest) -> Job:
         params, prompt = request.sampling_params, list(request.tokenized.input_ids)
         context = self.engine.settings.context_length
-        if not prompt:
-            raise Refused(_INVALID, "The decoder prompt cannot be empty")
-        if max(prompt) >= self.engine.vocabulary.size:
-            raise Refused(_INVALID, f"Token id {max(prompt)} is out of vocabulary")
-        if len(prompt) >= context:
+        if self.engine.settings.embeds:
+            raise Refused(_INVALID, "This model does not support generation")
+        self._check(prompt)
+        if len(prompt) == context:
             raise Refused(
                 _INVALID,
-                f"The decoder prompt (length {len(prompt)}) is longer than the maximum model length of {context}."
-                if len(prompt) > context
-                else f"The decoder prompt (length {len(prompt)}) plus the number of requested output tokens "
+                f"The decoder prompt (length {len(prompt)}) plus the number of requested output tokens "
                 f"(at least 1) is longer than the maximum model length of {context}.",
             )
         room = context - len(prompt)
@@ -112,6 +112,11 @@ class VllmFront:
             request.data_parallel_rank if request.HasField("data_parallel_rank") else None,
             lambda number: Refused(_INVALID, f"data_parallel_rank {number} is out of range"),
         )
+        asked = wishes(params)
+        try:
+            said = self.engine.said(prompt, asked.constraint)
+        except Unsayable as error:
+            raise Refused(_INVALID, str(error)) from error
         return Job(
             rid=request.request_id,
             prompt=prompt,
@@ -121,14 +126,42 @@ class VllmFront:
             ignore_eos=params.ignore_eos,
             rank=rank,
             leg=leg_of_json(self.engine, request.kv_transfer_params_json),
+            wishes=asked,
+            said=said,
         )
 
+    def _check(self, prompt: list[int]) -> None:
+        context = self.engine.settings.context_length
+        if not prompt:
+            raise Refused(_INVALID, "The decoder prompt cannot be empty")
+        if max(prompt) >= self.engine.vocabulary.size:
+            raise Refused(_INVALID, f"Token id {max(prompt)} is out of vocabulary")
+        if len(prompt) > context:
+            raise Refused(
+                _INVALID,
+                f"The decoder prompt (length {len(prompt)}) is longer than the maximum model length of {context}.",
+            )
+
+    async def embed(self, data: bytes, context: Context) -> Any:
+        request = pb.EmbedRequest.FromString(data)
+        prompt = list(request.tokenized.input_ids)
+        refuse_if_told(self.engine.faults)
+        if not self.engine.settings.embeds:
+            raise Refused(_INVALID, "The model does not support Embeddings API")
+        self._check(prompt)
+        found = await self.engine.embed(request.request_id, prompt)
+        return pb.EmbedResponse(embedding=found, prompt_tokens=len(prompt), embedding_dim=len(found))
+
     def _chunk(self, stream: Stream, step: Step) -> Any:
+        job = stream.answer.job
+        first = step.total == len(step.new)
         chunk = pb.GenerateStreamChunk(
             token_ids=step.new,
-            prompt_tokens=len(stream.answer.job.prompt),
+            prompt_tokens=len(job.prompt),
             completion_tokens=len(step.new),
             cached_tokens=stream.answer.cached,
+            output_logprobs=output_logprobs(self.engine, job.wishes, step.new),
+            input_logprobs=input_logprobs(self.engine, job.wishes, job.prompt) if first else None,
         )
         return pb.GenerateResponse(chunk=chunk).SerializeToString()
 
@@ -141,6 +174,8 @@ class VllmFront:
             prompt_tokens=len(answer.job.prompt),
             completion_tokens=len(ids),
             cached_tokens=answer.cached,
+            output_logprobs=output_logprobs(self.engine, answer.job.wishes, ids),
+            input_logprobs=input_logprobs(self.engine, answer.job.wishes, answer.job.prompt) if whole else None,
         )
         if answer.matched is not None and answer.matched in answer.job.stop_ids:
             complete.matched_token_id = answer.matched
@@ -163,7 +198,7 @@ class VllmFront:
         settings, vocabulary = self.engine.settings, self.engine.vocabulary
         return pb.GetModelInfoResponse(
             model_path=str(vocabulary.folder),
-            is_generation=True,
+            is_generation=not settings.embeds,
             max_context_length=settings.context_length,
             vocab_size=vocabulary.size,
             served_model_name=settings.model,

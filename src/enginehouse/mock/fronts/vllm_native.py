@@ -22,6 +22,8 @@ from enginehouse.mock.fronts.rpc import (
     refuse_if_told,
 )
 from enginehouse.mock.fronts.vllm_legs import kept, leg_of_struct, struct
+from enginehouse.mock.fronts.vllm_native_wishes import add_output, add_prompt, wishes
+from enginehouse.mock.instance import Unsayable
 from enginehouse.mock.kv.sockets import HWM
 from enginehouse.mock.simulator import End, Job
 
@@ -58,7 +60,7 @@ class VllmNativeFront:
         request = pb.GenerateRequest.FromString(data)
         job, feed = self._job(request, context), self._decoder(request)
         with self._open(job) as stream:
-            await context.write(pb.GenerateResponse(prompt_info=_prompt(request, job)).SerializeToString())
+            await context.write(pb.GenerateResponse(prompt_info=self._prompt(request, job)).SerializeToString())
             async for step in stream:
                 if step.end in (End.ERROR, End.HANDOVER):
                     raise Refused(grpc.StatusCode.INTERNAL, "engine failed during generation")
@@ -75,7 +77,7 @@ class VllmNativeFront:
                     break
             else:
                 output = self._output(request, stream, stream.answer.output, stream.answer.end, feed)
-                return pb.GenerateResponse(prompt_info=_prompt(request, job), output=output)
+                return pb.GenerateResponse(prompt_info=self._prompt(request, job), output=output)
         raise Refused(grpc.StatusCode.INTERNAL, "engine failed during generation")
 
     def _open(self, job: Job) -> Stream:
@@ -122,6 +124,11 @@ class VllmNativeFront:
             raise Refused(_INVALID, f"temperature must be in [0, 2], got {request.temperature:g}")
         if not 0 <= request.random.top_p <= 1:
             raise Refused(_INVALID, f"top_p must be in (0, 1], got {request.random.top_p:g}")
+        asked = wishes(request)
+        try:
+            said = self.engine.said(prompt, asked.constraint)
+        except Unsayable as error:
+            raise Refused(_INVALID, str(error)) from error
         return Job(
             rid=request.request_id,
             prompt=prompt,
@@ -131,6 +138,8 @@ class VllmNativeFront:
             ignore_eos=stopping.ignore_eos,
             rank=self._rank(context),
             leg=leg_of_struct(self.engine, request.kv.kv_transfer_params),
+            wishes=asked,
+            said=said,
         )
 
     def _rank(self, context: Context) -> int | None:
@@ -159,9 +168,16 @@ class VllmNativeFront:
         feed: Callable[[Sequence[int]], str] | None,
     ) -> pb.Output:
         output = _output(request, stream, ids, end, feed)
+        add_output(self.engine, stream.answer.job.wishes, ids, output)
         if end is not None and (params := kept(self.engine, stream)) is not None:
             output.finish_info.kv_transfer_params = struct(params)
         return output
+
+    def _prompt(self, request: pb.GenerateRequest, job: Job) -> pb.PromptInfo:
+        ids = job.prompt if request.response.prompt_token_ids else ()
+        info = pb.PromptInfo(num_prompt_tokens=len(job.prompt), token_ids=ids)
+        add_prompt(self.engine, job.wishes, job.prompt, info)
+        return info
 
     def _decoder(self, request: pb.GenerateRequest) -> Callable[[Sequence[int]], str] | None:
         wanted = request.response.output_text if request.response.HasField("output_text") else True
@@ -229,11 +245,6 @@ class VllmNativeFront:
 
     async def list_loras(self, data: bytes, context: Context) -> Any:
         return pb.ListLorasResponse()
-
-
-def _prompt(request: pb.GenerateRequest, job: Job) -> pb.PromptInfo:
-    ids = job.prompt if request.response.prompt_token_ids else ()
-    return pb.PromptInfo(num_prompt_tokens=len(job.prompt), token_ids=ids)
 
 
 def _output(
