@@ -15,6 +15,7 @@ from enginehouse.adapters.metrics import Metrics
 from enginehouse.adapters.tokenizer import load_tokenizer
 from enginehouse.core.kv.view import KvView
 from enginehouse.core.membership.card import ModelCard
+from enginehouse.core.output.selection import FormatSettings
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.domain import errors
@@ -45,13 +46,15 @@ class Edge:
         hold: float = 0.05,
         routing: RoutingSettings = RoutingSettings(),  # noqa: B008 - frozen
         kv: Callable[[], KvView] | None = None,
+        formats: FormatSettings = FormatSettings(),  # noqa: B008 - frozen
+        context: int = 64,
         **options: Any,
     ) -> None:
         """options: those of the edge."""
         self.fail_to_load = not tokenizer
         self.loads = 0
         self.engines = FakeEngines()
-        self.process = self.engines.listen("10.0.0.1:9000", context_length=64, vocab_size=TOKENIZER.vocab_size)
+        self.process = self.engines.listen("10.0.0.1:9000", context_length=context, vocab_size=TOKENIZER.vocab_size)
         self.process.answers = False
         self.feed = FakeFeed()
         self.fleet = Fleet(self.engines, [self.feed], rng=Random(1), model=name)
@@ -64,7 +67,7 @@ class Edge:
                 raise TokenizerUnavailable("there is none")
             return TOKENIZER
 
-        self.models = Models(self.fleet, find, name=name, patience=hold, retry_after=0.05)
+        self.models = Models(self.fleet, find, name=name, patience=hold, retry_after=0.05, formats=formats)
         self.readiness = Readiness(self.fleet, self.models)
         metrics = Metrics(self.fleet, ready=lambda: not self.readiness.reasons())
         admin = Admin(
@@ -77,6 +80,15 @@ class Edge:
         body: dict[str, Any] = {"model": "m", **fields}
         body.setdefault(*(("messages", [{"role": "user", "content": "hi"}]) if "chat" in path else ("prompt", "hi")))
         return await self.client.post(path, json=body)
+
+    async def calls(self, number: int) -> list[FakeCall]:
+        """The engine calls that are open, once there are so many, in the order of their making."""
+        while True:
+            made = [call for process in self.engines.processes.values() for e in process.opened for call in e.calls]
+            found = [call for call in made if not call.over]
+            if len(found) >= number:
+                return found
+            await asyncio.sleep(0.001)
 
     async def call(self) -> FakeCall:
         """The engine call that is open, once there is one."""
