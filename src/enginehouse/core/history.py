@@ -19,11 +19,18 @@ class History:
 
     def __init__(self, param: str) -> None:
         """param: the field that holds it, to name in errors."""
-        self.messages: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
         self._param = param
         self._stage: int | None = None
         """How far the open turn of the assistant has come."""
         self._parts = self._values = 0
+
+    def messages(self) -> tuple[dict[str, Any], ...]:
+        """All of it. A message that only calls tools has no content."""
+        for message in self._messages:
+            if "tool_calls" not in message:
+                message.setdefault("content", "")
+        return tuple(self._messages)
 
     def says(self, role: str, texts: str | list[str]) -> None:
         """A message: its text, or the texts of its parts."""
@@ -72,15 +79,15 @@ class History:
         """The assistant's message that this goes into."""
         stage = _ORDER.index(what)
         if self._stage is None or stage < self._stage or (stage == self._stage and what != "tool_calls"):
-            self._add({"role": "assistant", "content": ""})
+            self._add({"role": "assistant"})
         self._stage = stage
-        return self.messages[-1]
+        return self._messages[-1]
 
     def _add(self, message: dict[str, Any]) -> None:
-        if len(self.messages) == MAX_MESSAGES:
+        if len(self._messages) == MAX_MESSAGES:
             raise too_much(self._param, f"makes more than {MAX_MESSAGES} messages, which is the limit")
         self._stage = None
-        self.messages.append(message)
+        self._messages.append(message)
 
     def _content(self, texts: str | list[str]) -> str | list[dict[str, str]]:
         if isinstance(texts, str):

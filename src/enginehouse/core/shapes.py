@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from enginehouse.core.openai.bounds import MAX_FIELD_BYTES, MAX_KEYS, MAX_VALUES, few_strings, plainly_few, values_in
+from enginehouse.core.openai.prompts import read_many_ids, read_prompts
 from enginehouse.core.openai.refusals import kind, not_json, printable, shown, too_much
 from enginehouse.domain.errors import InvalidRequest
 
@@ -35,6 +36,8 @@ class Body(Generic[S]):
     """Parameters that are known and not served, each with the values that ask for nothing; null always does."""
     large: frozenset[str] = frozenset()
     """Fields that may be as large as the body may."""
+    ids: frozenset[str] = frozenset()
+    """Large fields that may be long lists of token ids; those become tuples of them, as read_prompts takes them."""
     ignored: frozenset[str] = frozenset()
     """Fields that are taken, whatever they hold, and without effect."""
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -84,8 +87,12 @@ class Body(Generic[S]):
         size = len(memoryview(raw))
         if name not in self.large and size > MAX_FIELD_BYTES:
             raise too_much(name, f"has {size} bytes; at most {MAX_FIELD_BYTES} are taken")
-        if not bounded and values_in(bytes(raw)) > MAX_VALUES:
-            raise too_much(name, f"has more than {MAX_VALUES} values, which is the limit")
+        if not bounded:
+            data = bytes(raw)
+            if name in self.ids and data.startswith(b"[") and b'"' not in data:
+                return _ids(data, name)
+            if values_in(data) > MAX_VALUES:
+                raise too_much(name, f"has more than {MAX_VALUES} values, which is the limit")
         return msgspec.json.decode(raw)
 
 
@@ -105,6 +112,25 @@ def renamed(error: InvalidRequest, *names: tuple[str, str]) -> InvalidRequest:
     for theirs, ours in names:
         message, param = message.replace(theirs, ours), param.replace(theirs, ours)
     return type(error)(message, param=param or None, code=error.code)
+
+
+def inputs(value: Any, name: str) -> tuple[str | tuple[int, ...], ...]:
+    """Texts or lists of token ids, at least one, in a field of another name than `prompt`. Raises InvalidRequest."""
+    try:
+        return read_prompts(value)
+    except InvalidRequest as error:
+        raise _renamed_prompt(error, name) from None
+
+
+def _ids(data: bytes, name: str) -> tuple[tuple[int, ...], ...]:
+    try:
+        return read_many_ids(data)
+    except InvalidRequest as error:
+        raise _renamed_prompt(error, name) from None
+
+
+def _renamed_prompt(error: InvalidRequest, name: str) -> InvalidRequest:
+    return InvalidRequest(error.message.replace("'prompt", f"'{name}"), param=name, code=error.code)
 
 
 def _object(body: bytes) -> dict[str, msgspec.Raw]:

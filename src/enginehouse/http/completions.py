@@ -69,7 +69,7 @@ class Endpoint(Generic[R]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         meter = self._meters.begin(self._api.path)
-        answer_id = f"{self._api.prefix}-{uuid.uuid4().hex}"
+        answer_id = f"{self._api.prefix}{uuid.uuid4().hex}"
         headers: Headers = [(b"x-request-id", _client_id(scope) or answer_id.encode())]
         try:
             body = await read_body(scope, receive, self._options.max_body_bytes, self._options.body_timeout)

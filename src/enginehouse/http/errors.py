@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from enginehouse.core.anthropic.answer import error_answer
 from enginehouse.core.openai.answers import error_body
 from enginehouse.domain.errors import EnginehouseError, MethodNotAllowed, NotFound
 from enginehouse.http.exchange import Headers, Send, respond
@@ -59,7 +60,8 @@ def _refusal(request: Request, error: Exception) -> Response:
         known = MethodNotAllowed(f"{request.method} is not allowed on {path}; allowed: {allowed}")
     else:
         known = NotFound(f"no such path: {path}")
-    return Response(error_body(known), known.status, headers=dict(error.headers or {}), media_type="application/json")
+    body = error_answer if path.startswith("/v1/messages") else error_body
+    return Response(body(known), known.status, headers=dict(error.headers or {}), media_type="application/json")
 
 
 async def unexpected(request: Request, error: Exception) -> Response:

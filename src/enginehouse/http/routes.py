@@ -7,9 +7,13 @@ from starlette.routing import Route
 
 from enginehouse.http.admin import Admin
 from enginehouse.http.completions import EdgeOptions, Endpoint
+from enginehouse.http.embeddings import embeddings
 from enginehouse.http.errors import handlers
 from enginehouse.http.explain import Explain
+from enginehouse.http.messages import MESSAGES, count_tokens
+from enginehouse.http.responses import RESPONSES
 from enginehouse.http.shapes import COMPLETION, chat_api
+from enginehouse.http.tokenize import detokenize, tokenize
 from enginehouse.ports import Meters
 from enginehouse.service.generate import Generator
 from enginehouse.service.models import Models
@@ -22,6 +26,17 @@ def build(models: Models, generator: Generator, meters: Meters, admin: Admin, op
         routes=[
             Route(chat.path, Endpoint(chat, models, generator, meters, options), methods=["POST"]),
             Route(COMPLETION.path, Endpoint(COMPLETION, models, generator, meters, options), methods=["POST"]),
+            Route(RESPONSES.path, Endpoint(RESPONSES, models, generator, meters, options), methods=["POST"]),
+            Route(MESSAGES.path, Endpoint(MESSAGES, models, generator, meters, options), methods=["POST"]),
+            *(
+                Route(question.path, question, methods=["POST"])
+                for question in (
+                    count_tokens(models, meters, options),
+                    embeddings(models, generator, meters, options),
+                    tokenize(models, meters, options),
+                    detokenize(models, meters, options),
+                )
+            ),
             Route("/v1/models", admin.models),
             Route("/v1/models/{name:path}", admin.model),
             Route("/livez", admin.live),

@@ -14,7 +14,7 @@ def chat_api(reasoning_field: str = "reasoning_content") -> Api[ChatRequest]:
     """`/v1/chat/completions`; reasoning_field: where clients look for the model's thinking."""
     return Api(
         "/v1/chat/completions",
-        "chatcmpl",
+        "chatcmpl-",
         parse_chat,
         lambda identity, request: ChatFrames(
             identity,
@@ -30,7 +30,7 @@ def chat_api(reasoning_field: str = "reasoning_content") -> Api[ChatRequest]:
 
 COMPLETION: Api[CompletionRequest] = Api(
     "/v1/completions",
-    "cmpl",
+    "cmpl-",
     parse_completion,
     lambda identity, request: CompletionFrames(
         identity, choices=request.n * (1 + len(request.more_prompts)), include_usage=request.include_usage

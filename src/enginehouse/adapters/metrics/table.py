@@ -13,7 +13,15 @@ from enginehouse.core.kv.accuracy import ERROR_BOUNDS
 
 Kind = Literal["counter", "gauge", "histogram"]
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "other")
+ENDPOINTS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "other",
+)
 """Values of the label `endpoint`; any other path counts as `other`, so junk paths make no series."""
 
 MAX_CODES = 64

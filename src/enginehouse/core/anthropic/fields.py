@@ -178,5 +178,5 @@ _HARMLESS: Final[dict[str, tuple[Any, ...]]] = {
 _LARGE: Final = frozenset({"messages", "system", "tools"})
 _IGNORED: Final = frozenset({"cache_control"})
 
-MESSAGES: Final = Body(MessageFields, _HARMLESS, _LARGE, _IGNORED)
-COUNT: Final = Body(CountFields, _HARMLESS, _LARGE, _IGNORED)
+MESSAGES: Final = Body(MessageFields, _HARMLESS, _LARGE, ignored=_IGNORED)
+COUNT: Final = Body(CountFields, _HARMLESS, _LARGE, ignored=_IGNORED)

@@ -56,7 +56,7 @@ def parse_message(body: bytes) -> ChatRequest:
         constraint_param=source,
         stop=tuple(dict.fromkeys(fields.stop_sequences or ())),
         user=fields.metadata.user_id if fields.metadata is not None else None,
-        messages=tuple(_messages(fields)),
+        messages=_messages(fields),
         template_options=_template_options(fields, offer),
         tools=offer.tools,
         tool_choice=offer.choice,
@@ -69,11 +69,11 @@ def parse_count(body: bytes) -> ChatRequest:
     fields = COUNT.read(body)
     offer, _ = _offer(fields)
     return ChatRequest(
-        model=fields.model, messages=tuple(_messages(fields)), template_options=_template_options(fields, offer)
+        model=fields.model, messages=_messages(fields), template_options=_template_options(fields, offer)
     )
 
 
-def _messages(fields: CountFields) -> list[dict[str, Any]]:
+def _messages(fields: CountFields) -> tuple[dict[str, Any], ...]:
     history = History("messages")
     if fields.system:
         history.says("system", _texts(fields.system))
@@ -85,7 +85,7 @@ def _messages(fields: CountFields) -> list[dict[str, Any]]:
                 _assistant(content, history)
             case SystemMessage(content):
                 history.says("system", _texts(content))
-    return history.messages
+    return history.messages()
 
 
 def _user(content: str | list[TextBlock | ToolResultBlock], history: History) -> None:

@@ -52,7 +52,7 @@ def parse_response(body: bytes) -> ResponseRequest:
         constraint_param=source,
         user=fields.user,
         prompt_cache_key=fields.prompt_cache_key,
-        messages=tuple(_messages(fields)),
+        messages=_messages(fields),
         template_options=_template_options(fields, offer),
         tools=offer.tools,
         tool_choice=offer.choice,
@@ -61,20 +61,20 @@ def parse_response(body: bytes) -> ResponseRequest:
     )
 
 
-def _messages(fields: ResponseFields) -> list[dict[str, Any]]:
+def _messages(fields: ResponseFields) -> tuple[dict[str, Any], ...]:
     history = History("input")
     if fields.instructions:
         history.says("system", fields.instructions)
     if isinstance(fields.input, str):
         history.says("user", fields.input)
-        return history.messages
+        return history.messages()
     if len(fields.input) > MAX_MESSAGES:
         raise too_much("input", f"has {len(fields.input)} items; at most {MAX_MESSAGES} are taken")
     for index, item in enumerate(fields.input):
         _take(item, f"input[{index}]", history)
-    if not history.messages:
+    if not fields.input:
         raise InvalidRequest("'input' is empty; it must hold at least one item", param="input")
-    return history.messages
+    return history.messages()
 
 
 def _take(item: Any, where: str, history: History) -> None:

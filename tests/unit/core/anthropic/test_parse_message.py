@@ -91,7 +91,7 @@ CALL = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": {
             ],
             [
                 USER,
-                {"role": "assistant", "content": "", "tool_calls": [CALL]},
+                {"role": "assistant", "tool_calls": [CALL]},
                 {"role": "assistant", "content": "and"},
                 {"role": "user", "content": "x"},
                 {"role": "tool", "tool_call_id": "t1", "content": "y"},

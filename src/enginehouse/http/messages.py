@@ -1,0 +1,29 @@
+"""Anthropic's `/v1/messages` on the shared pipeline, and `/v1/messages/count_tokens` beside it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from enginehouse.core.anthropic.answer import error_answer, message_answer
+from enginehouse.core.anthropic.frames import MessageFrames
+from enginehouse.core.anthropic.parse import parse_count, parse_message
+from enginehouse.core.openai.requests import ChatRequest
+from enginehouse.http.api import Api
+from enginehouse.http.completions import EdgeOptions
+from enginehouse.http.prompts import encode
+from enginehouse.http.questions import Question
+from enginehouse.ports import Meters, RequestMeter
+from enginehouse.service.models import Models
+
+MESSAGES: Api[ChatRequest] = Api("/v1/messages", "msg_", parse_message, MessageFrames, message_answer, error_answer)
+
+
+def count_tokens(models: Models, meters: Meters, options: EdgeOptions) -> Question:
+    """How many tokens the prompt of a message would have. No engine is asked."""
+
+    async def reply(body: bytes, meter: RequestMeter) -> bytes:
+        request = parse_count(body)
+        (prompt,) = await encode(request, await models.find(request.model))
+        return msgspec.json.encode({"input_tokens": len(prompt.token_ids)})
+
+    return Question("/v1/messages/count_tokens", reply, meters, options, error_answer)

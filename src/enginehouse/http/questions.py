@@ -1,0 +1,88 @@
+"""Paths that take one body and give one back: nothing is streamed, and nothing comes before all of it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from enginehouse.core.openai.answers import error_body
+from enginehouse.domain.errors import EnginehouseError, ShuttingDown
+from enginehouse.http.completions import EdgeOptions
+from enginehouse.http.errors import internal_error, respond_error
+from enginehouse.http.exchange import (
+    JSON,
+    ClientGone,
+    Receive,
+    Scope,
+    Send,
+    open_stream,
+    read_body,
+    respond,
+    until_gone,
+)
+from enginehouse.ports import Meters, RequestMeter
+
+log = structlog.get_logger("enginehouse.http")
+
+Reply = Callable[[bytes, RequestMeter], Awaitable[bytes]]
+"""A body to an answer. Raises EnginehouseError; is cancelled when the client goes."""
+
+
+class Question:
+    """One such path, as an ASGI application."""
+
+    def __init__(
+        self,
+        path: str,
+        reply: Reply,
+        meters: Meters,
+        options: EdgeOptions,
+        error: Callable[[EnginehouseError], bytes] = error_body,
+    ) -> None:
+        """error: the form that the API gives to errors."""
+        self.path = path
+        self._reply = reply
+        self._meters = meters
+        self._options = options
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        meter = self._meters.begin(self.path)
+        try:
+            body = await read_body(scope, receive, self._options.max_body_bytes, self._options.body_timeout)
+        except ClientGone:
+            meter.end(499)
+            return
+        except EnginehouseError as error:
+            await self._fail(error, send, meter)  # the rest of the body is read and dropped
+            return
+        stream = open_stream(scope, receive, send)
+        try:
+            await until_gone(stream, self._serve(body, send, meter))
+        except ClientGone:
+            meter.end(499)
+        except asyncio.CancelledError:
+            if not stream.gone:
+                cut = ShuttingDown("this frontend is shutting down; send the request again", retry_after=1)
+                await self._fail(cut, send, meter)
+        finally:
+            meter.end(500)  # counts only when nothing else was said
+            await stream.close()
+
+    async def _serve(self, body: bytes, send: Send, meter: RequestMeter) -> None:
+        try:
+            answer = await self._reply(body, meter)
+        except EnginehouseError as error:
+            await self._fail(error, send, meter)
+        except Exception:
+            log.exception("request failed by a fault of ours", path=self.path)
+            await self._fail(internal_error(), send, meter)
+        else:
+            await respond(send, 200, answer, JSON)
+            meter.end(200)
+
+    async def _fail(self, error: EnginehouseError, send: Send, meter: RequestMeter) -> None:
+        meter.end(error.status, error.code)
+        await respond_error(send, error, [], self._error)
