@@ -15,6 +15,9 @@ CLOSE: Final = "</tool_call>"
 
 
 def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
+    yield from reader.space()
+    if (yield from reader.ahead("{")) is None:
+        return False
     text, whole = yield from reader.json()
     if not whole:
         return False
