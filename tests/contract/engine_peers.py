@@ -16,7 +16,10 @@ import pytest
 from smg_grpc_proto.generated.vllm_engine_pb2 import GenerateResponse
 
 from enginehouse.domain.engine import ProtocolName
+from enginehouse.domain.stream import TokenLogprob
+from enginehouse.mock.likely import likely
 from enginehouse.mock.vocabulary import load_vocabulary
+from tests.rigs.rigkit import likely as rig_likely
 from tests.rigs.rigkit import output_token
 from tests.support import PYTHON, ROOT, Child, free_port, free_ports, json_lines, running, until
 from tests.unit.adapters.engines.doubles import golden, messages
@@ -83,6 +86,7 @@ _FAULTS = {  # ours -> mock's, rigs'
     "die_after": (("die_after_tokens", None), ("die_after_tokens", None)),
     "reject": (("reject_status", None), ("abort_status", None)),
     "vanish_after": (("vanish_after_tokens", None), None),
+    "say": (("say", None), None),
     "drop_kv": (("kv_drop_batches", None), None),
     "drop_kv_for_ever": (("kv_drop_for_ever", True), None),
 }
@@ -113,6 +117,14 @@ class Server:
         recorded = [token for message in sent for token in message.chunk.token_ids]
         assert length <= len(recorded)
         return recorded[:length]
+
+    def likely(self, token: int, most: int) -> TokenLogprob:
+        """What it says of one of its tokens, or of the prompt's; for scripted ones."""
+        if self.kind.mock:
+            found = likely(token, most, load_vocabulary().size)
+            return TokenLogprob(token, found.logprob, found.best)
+        logprob, _, best = rig_likely(token, most, 8000)
+        return TokenLogprob(token, logprob, tuple(best))
 
     def events(self, request_id: str, event: str) -> list[dict[str, Any]]:
         """What it has logged about a request; native vLLM adds to ids."""

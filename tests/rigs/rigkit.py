@@ -18,8 +18,13 @@ def output_token(prompt: tuple[int, ...], i: int, vocab: int) -> int:
     return 300 + (seed + i * 7919) % (vocab - 300)
 
 
-def logprob(token: int) -> float:
-    return -(token % 97) / 32 - 0.0625  # exact in float32
+def likely(token: int, most: int, vocab: int) -> tuple[float, int, list[tuple[int, float]]]:
+    """A token's log probability, its rank (from 1 to 4, by its number) and the most likely tokens at its place, best
+    first. All numbers are exact in float32."""
+    place = token % 4
+    others = ((token + 1 + n) % vocab for n in range(most))
+    best = [(token if n == place else next(others), -(n + 1) / 4) for n in range(most)]
+    return -(place + 1) / 4, place + 1, best
 
 
 class Text:

@@ -152,11 +152,16 @@ class Answers:
 
     def _logprobs(self, request, job, out, first) -> dict:
         def entries(tokens, none_first=False):
-            return [[None if none_first and i == 0 else rigkit.logprob(t), t, None] for i, t in enumerate(tokens)]
+            return [
+                [None if none_first and i == 0 else rigkit.likely(t, 0, self.args.vocab)[0], t, None]
+                for i, t in enumerate(tokens)
+            ]
 
         def tops(tokens, k, none_first=False):
             return [
-                None if none_first and i == 0 else [[rigkit.logprob(t) - n, t + n, None] for n in range(k)]
+                None
+                if none_first and i == 0
+                else [[value, other, None] for other, value in rigkit.likely(t, k, self.args.vocab)[2]]
                 for i, t in enumerate(tokens)
             ]
 

@@ -89,6 +89,9 @@ class Facts:
             "incremental_streaming_output": a.incremental,
             "stream_interval": a.stream_interval,
             "grpc_port": a.port,
+            "grammar_backend": "xgrammar",
+            "enable_priority_scheduling": a.priority_scheduling,
+            "schedule_low_priority_values_first": False,
             "kv_events_config": json.dumps(
                 {"publisher": "zmq", "endpoint": a.kv_events, "replay_endpoint": a.kv_replay, "topic": a.kv_topic}
             )

@@ -237,6 +237,7 @@ async def main() -> None:
     add("--max-queued", type=int, help="beyond it: abort with status_code 503")
     add("--http-port", type=int, default=0, help="also answer GET /health over HTTP, as Dynamo's sidecar demands")
     add("--lora", metavar="NAME=PATH", action="append", default=[])
+    add("--priority-scheduling", action="store_true")
     add("--tool-call-parser")
     add("--reasoning-parser")
     add("--listen-delay-s", type=float, default=0, help="slow start: no listener for so long")

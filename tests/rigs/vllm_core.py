@@ -155,6 +155,7 @@ class Core:
             dp_rank=body[8],
             priority=body[13] if len(body) > 13 else None,
             session=session,
+            reasoning_ended=body[17] if len(body) > 17 else None,
         )
         lora_name = lora[0] if lora else None
         job = rig_engine.Job(
@@ -205,9 +206,15 @@ class Core:
                     if params.get("logprobs") is not None and step.new
                     else None
                 )
+                of_prompt = (
+                    self._logprobs(prompt[1:], params["prompt_logprobs"], tensors=True)
+                    if params.get("prompt_logprobs") is not None and first
+                    else None
+                )
                 outcome = step.finish
                 await self._send(
-                    rank, [[rid, step.new, logprobs, None, None, finish, matched, None, handed, None, None, stats]]
+                    rank,
+                    [[rid, step.new, logprobs, of_prompt, None, finish, matched, None, handed, None, None, stats]],
                 )
         except rig_engine.Refused as error:
             outcome = f"error: {error}"
@@ -215,19 +222,21 @@ class Core:
         finally:
             self.log.write(event="end", rid=rid, outcome=outcome)
 
-    @staticmethod
-    def _logprobs(tokens, k: int) -> list:
-        """Arrays [tokens, k + 1]: the sampled one, then k candidates from better to worse; and the former's rank."""
+    def _logprobs(self, tokens, k: int, *, tensors: bool = False) -> list:
+        """Arrays [tokens, k + 1]: the sampled one, then k candidates from better to worse; and the former's rank.
+
+        tensors: as PyTorch names the types of their elements, not NumPy.
+        """
+        vocab = self.args.vocab
+        whole, broken = ("int32", "float32") if tensors else ("<i4", "<f4")
         k = max(k, 0)
-        rows = [[t, *(t + n for n in range(k))] for t in tokens]
-        ids = struct.pack(f"<{len(tokens) * (k + 1)}i", *(t for row in rows for t in row))
-        values = struct.pack(
-            f"<{len(tokens) * (k + 1)}f",
-            *(rigkit.logprob(row[0]) - max(0, n - 1) for row in rows for n in range(k + 1)),
-        )
-        ranks = struct.pack(f"<{len(tokens)}i", *(1 for _ in tokens))
+        found = [rigkit.likely(token, k, vocab) for token in tokens]
+        rows = [[(token, own), *best] for token, (own, _, best) in zip(tokens, found, strict=True)]
+        ids = struct.pack(f"<{len(tokens) * (k + 1)}i", *(token for row in rows for token, _ in row))
+        values = struct.pack(f"<{len(tokens) * (k + 1)}f", *(value for row in rows for _, value in row))
+        ranks = struct.pack(f"<{len(tokens)}i", *(rank for _, rank, _ in found))
         return [
-            ["<i4", [len(tokens), k + 1], msgpack.ExtType(3, ids)],
-            ["<f4", [len(tokens), k + 1], msgpack.ExtType(3, values)],
-            ["<i4", [len(tokens)], msgpack.ExtType(3, ranks)],
+            [whole, [len(tokens), k + 1], msgpack.ExtType(3, ids)],
+            [broken, [len(tokens), k + 1], msgpack.ExtType(3, values)],
+            [whole, [len(tokens)], msgpack.ExtType(3, ranks)],
         ]
