@@ -10,7 +10,7 @@ import msgspec
 from enginehouse.core.openai.requests import ChatRequest
 from enginehouse.core.output.answer import Choice, End, Identity, Usage
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
-from enginehouse.domain.errors import EnginehouseError
+from enginehouse.domain.errors import ContextLengthExceeded, EnginehouseError
 from enginehouse.domain.stream import Finish
 from enginehouse.wire.sse import to_json
 
@@ -99,6 +99,11 @@ def message_answer(identity: Identity, request: ChatRequest, choices: Sequence[C
 
 
 def error_answer(error: EnginehouseError) -> bytes:
-    """The envelope, whole or as the data of an `error` event."""
+    """The envelope, whole or as the data of an `error` event.
+
+    Agents look for the words that Anthropic's API has for a prompt that does not fit: they shorten it then.
+    """
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return to_json({"type": "error", "error": {"type": kind, "message": error.message}})
+    too_long = isinstance(error, ContextLengthExceeded) and error.param == "messages"
+    message = f"prompt is too long: {error.message}" if too_long else error.message
+    return to_json({"type": "error", "error": {"type": kind, "message": message}})

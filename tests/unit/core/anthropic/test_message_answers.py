@@ -180,6 +180,12 @@ def test_o8_errors_in_the_envelope_of_this_api(
     assert caught.value.status_code == error.status
 
 
+def test_a_prompt_that_does_not_fit_is_told_in_the_words_that_agents_look_for() -> None:
+    for param, message in (("messages", "prompt is too long: 9 > 8"), ("max_tokens", "9 > 8")):
+        error = errors.ContextLengthExceeded("9 > 8", param=param)
+        assert json.loads(error_answer(error))["error"]["message"] == message
+
+
 PIECES = st.lists(
     st.builds(Content, st.text(min_size=1, max_size=5))
     | st.builds(Reasoning, st.text(min_size=1, max_size=5))
