@@ -9,6 +9,9 @@ from enginehouse.core.output.answer import Choice, News, Usage
 from enginehouse.domain.stream import Delta
 from enginehouse.ports import Call, RequestMeter
 
+_UNTOLD = -1
+"""The engine has said nothing at all yet."""
+
 NewChoice = Callable[[], AnyChoice]
 
 
@@ -62,22 +65,23 @@ class CountedChoice:
         self._tally = tally
         self._prompt = prompt
         self._meter = meter
-        self._cached = -1  # nothing was told yet, not even that nobody knows
+        self._cached: int | None = _UNTOLD
         self.choice: AnyChoice
         self.sent = False
 
     def begin(self, call: Call) -> None:
         self.choice = self._new()
-        self._cached = -1
+        self._cached = _UNTOLD
         if self._prompt is not None:
             self._tally.forget(self._prompt)
 
     def _take(self, delta: Delta) -> str | News:
         """What this delta makes certain."""
-        if self._cached == -1 or (delta.cached_tokens is not None and delta.cached_tokens != self._cached):
-            self._cached = delta.cached_tokens or 0
+        cached = delta.cached_tokens
+        if cached != self._cached and (cached is not None or self._cached == _UNTOLD):
+            self._cached = cached
             if self._prompt is not None:
-                self._tally.took(self._prompt, delta.cached_tokens)
+                self._tally.took(self._prompt, cached)
         if delta.token_ids:
             self._meter.tokens(len(delta.token_ids))
         return self.choice.push(delta)

@@ -81,8 +81,7 @@ class StreamedChoice(CountedChoice):
         out = b""
         if not self.sent:
             self.sent = True
-            self._answer.start()
-            out = self._frames.begin(self.index)
+            out = self._answer.begin(self.index)
         if part:
             out += self._frames.text(self.index, part) if type(part) is str else self._frame(part)
         end = self.choice.end
@@ -102,7 +101,7 @@ class StreamedAnswer:
         self._headers = headers
         self._tally = tally
         self._choices: list[StreamedChoice] = []
-        self._over = 0
+        self._begun = self._over = 0
         self._room: asyncio.Future[None] | None = None
         self.sent = False
         self.complete = False
@@ -111,11 +110,13 @@ class StreamedAnswer:
     def add(self, choice: StreamedChoice) -> None:
         self._choices.append(choice)
 
-    def start(self) -> None:
-        """Something is about to be written."""
+    def begin(self, index: int) -> bytes:
+        """The beginnings of this choice and, unless they had theirs, of those before it: clients count by them."""
         if not self.sent:
             self.sent = True
             self.stream.start(200, [*_SSE, *self._headers])
+        begun, self._begun = self._begun, max(self._begun, index + 1)
+        return b"".join([self.frames.begin(at) for at in range(begun, self._begun)])
 
     def ended(self, out: bytes) -> None:
         """Write the last of a choice; with the last choice the answer ends too."""

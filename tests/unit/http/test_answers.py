@@ -7,6 +7,7 @@ from pathlib import Path
 import enginehouse.mock
 from enginehouse.adapters.metrics.meters import RequestCounts
 from enginehouse.adapters.tokenizer import load_tokenizer
+from enginehouse.core.openai.chat_frames import ChatFrames
 from enginehouse.core.openai.choice import PlainChoice
 from enginehouse.core.openai.completion_frames import CompletionFrames
 from enginehouse.core.openai.text import AnswerText
@@ -216,3 +217,23 @@ def test_m2_a_choice_may_begin_anew_while_another_has_been_sent() -> None:
     made[1].push(Delta(TWO))
     client.reads(True)
     assert client.text == " one two"
+
+
+def test_o11_the_first_words_of_choices_come_in_the_order_of_their_indices() -> None:
+    """The official client counts choices as they come."""
+    client = Client()
+    meter = RequestCounts().begin("/v1/chat/completions")
+    tally = Tally([3], meter)
+    answer = StreamedAnswer(client, ChatFrames(Identity("id", "m", 1), choices=3), [], tally)
+    made = [
+        StreamedChoice(at, lambda: PlainChoice(AnswerText(TOKENIZER.decoder())), tally, None, meter, answer)
+        for at in range(3)
+    ]
+    for choice in made:
+        answer.add(choice)
+        choice.begin(Call())
+    for at in (1, 0, 2):
+        made[at].push(Delta(ONE))
+    frames = [json.loads(line.split("data: ")[1]) for line in client.out.decode().split("\n\n") if line]
+    assert [f["choices"][0]["index"] for f in frames if "role" in f["choices"][0]["delta"]] == [0, 1, 2]
+    assert [f["choices"][0]["index"] for f in frames if "role" not in f["choices"][0]["delta"]] == [1, 0, 2]

@@ -197,3 +197,14 @@ def test_what_no_engine_can_is_refused_by_the_name_of_its_field() -> None:
         assert json.loads((await edge.post(max_tokens=1)).content)["choices"]
 
     run(scenario)
+
+
+def test_o7_an_engine_may_say_at_the_end_only_that_it_had_nothing_of_the_prompt() -> None:
+    async def scenario(edge: Edge) -> None:
+        request = asyncio.create_task(edge.post("/v1/completions"))
+        call = await edge.call()
+        call.deliver(tokens("one"))
+        call.deliver([], Finish.LENGTH, cached=0)
+        assert (await request).json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+    run(scenario)

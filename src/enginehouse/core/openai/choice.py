@@ -120,6 +120,8 @@ class RichChoice:
         told = delta.logprobs or ()
         if not ids:
             self._step((), delta.finish, pieces)
+            if delta.finish is Finish.STOP and not self._wishes.ending:
+                self._aligned.forget_last()  # what ended the answer came before the news that it did
         for at in range(len(ids)):
             offset, tokens = self._out + self._text.held, self._text.tokens
             finish = delta.finish if at == last else None

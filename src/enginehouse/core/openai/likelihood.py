@@ -55,6 +55,11 @@ class Aligned:
     def add(self, token: Likelihood) -> None:
         self._waiting.append(token)
 
+    def forget_last(self) -> None:
+        """The last one turns out to be none of the text, unless it is out."""
+        if self._waiting:
+            self._waiting.pop()
+
     def out(self, characters: int) -> list[Likelihood]:
         """Those of which something is within the first so many characters."""
         waiting = self._waiting

@@ -163,6 +163,12 @@ def test_o10_the_token_that_ends_an_answer_is_listed_where_it_is_asked_for(endin
     assert choice.end == End(Finish.STOP)
 
 
+@pytest.mark.parametrize("ending", [False, True])
+def test_o10_an_engine_may_tell_of_the_end_after_the_token_that_made_it(ending: bool) -> None:
+    choice, _ = told(rich(Wishes(names=NAMES, ending=ending)), [delta(ids("ab")), delta([EOS]), delta([], Finish.STOP)])
+    assert names(choice) == ("ab<eos>" if ending else "ab")
+
+
 def test_o10_tokens_beyond_the_limit_are_not_listed() -> None:
     choice, _ = told(rich(Wishes(names=NAMES, token_ids=True), max_tokens=2), [delta(ids("abcd"))])
     assert (names(choice), choice.token_ids, choice.end) == ("ab", ids("ab"), End(Finish.LENGTH))
