@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from enginehouse.core.output import detect
@@ -10,8 +12,9 @@ from enginehouse.core.output.families.thinking import THINK
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.pieces import Content, Reasoning, ToolCall
 from enginehouse.core.output.registry import AUTO, NONE, REASONING, TOOLS, formats
+from tests.support import ROOT
 from tests.unit.core.output.readings import read
-from tests.unit.core.output.replay import EXPECTATIONS_NOT_OURS, FIXTURES, MODELS, parsers_of
+from tests.unit.core.output.replay import EXPECTATIONS_NOT_OURS, FIXTURES, MODELS, SUITES, parsers_of
 
 VLLM = """deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 deepseek_v41 gemma4 glm45 glm47 hermes kimi_k2 kimi_k3
     llama3_json llama4_json llama4_pythonic minimax_m2 mistral openai pythonic qwen3_coder qwen3_xml"""
@@ -112,3 +115,13 @@ def test_the_fixtures_meet_every_format() -> None:
     assert missed == {"minimax_m2", "minimax-m2"}  # of which the suite has none: see test_tagged.py
     assert all(tools in TOOLS and thinking in (NONE, *REASONING) for _, tools, thinking in MODELS)
     assert set(EXPECTATIONS_NOT_OURS) <= {fixture.id for fixture in FIXTURES}
+
+
+def test_the_page_on_families_has_every_name_and_every_exception() -> None:
+    page = (ROOT / "docs/openai.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Model families\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([\w./-]+)`", section))
+    assert {*TOOLS, *REASONING} <= named
+    assert {name for name in named if "/" in name and (name.partition("/")[0] in SUITES)} >= set(EXPECTATIONS_NOT_OURS)
+    tests = {name for name in named if name.startswith("test_")}
+    assert tests == {name for name in tests if (ROOT / "tests/unit/core/output" / name).is_file()}
