@@ -5,7 +5,8 @@
 
 (in one line; the prompt ends with `<|start|>assistant`). The channels `final` and `commentary` are for the reader of
 the answer, any other one is thinking. A message to `functions.NAME` is a call; whom it is for stands before or behind
-the channel. What the model says to tools of its training (`python`, `browser`) reaches nobody here, and is left out.
+the channel. What it says to tools of its training that were not offered (`python`, `browser`) is for nobody here, and
+left out.
 
 It is read as text, by our own means: the `openai-harmony` library fetches its vocabulary from the network. The price:
 a mark that a message only mentions looks like one. So a message ends only where an end mark is followed by the next
@@ -54,8 +55,8 @@ def _read(reader: Reader, given: ParserInput) -> Reading[None]:
 def _begin(reader: Reader, prompt: str) -> Reading[tuple[str, bool]]:
     """(the header as far as it is written, whether it is all of it)."""
     _, start, begun = prompt.rpartition(START)
-    header, message, _ = begun.partition(MESSAGE)
-    if message:
+    header, message, text = begun.partition(MESSAGE)
+    if message and not _END.search(text):
         return header, True
     space = yield from reader.space()
     mark = yield from reader.next_is(CHANNEL, CONSTRAIN, MESSAGE, START, "to=")
@@ -64,7 +65,7 @@ def _begin(reader: Reader, prompt: str) -> Reading[tuple[str, bool]]:
         return CHANNEL + "final", True
     if mark == START:
         return "", False
-    header = (header if start else "") + space + mark
+    header = f"{header} {mark}" if start and not message else mark
     return header.removesuffix(MESSAGE), mark == MESSAGE
 
 
@@ -78,18 +79,17 @@ def _headless(reader: Reader, header: str) -> None:
 def _message(reader: Reader, header: str, given: ParserInput) -> Reading[bool]:
     """One message, up to its end. Whether another one follows."""
     recipient = _last(_RECIPIENT, header)
-    if recipient is not None and recipient[2] not in _NOBODY_ELSE:
+    if recipient is not None and recipient[2] not in _NOBODY_ELSE and given.tools:
         name = recipient[2]
-        if any(tool.name == name for tool in given.tools) or (given.tools and recipient[1]):
+        if recipient[1] or any(tool.name == name for tool in given.tools):
             return (yield from _call(reader, name))
         return (yield from _rest(reader))[1]
     channel = _last(_CHANNEL, header)
     told = (channel is not None and channel[1] in _READERS) or not given.reasoning
     while (mark := (yield from reader.until(_BODY, Content if told else Reasoning))) is not None:
-        if mark.endswith(START):
-            return True
-        if not reader.done:
-            reader.say(mark, Content if told else Reasoning)
+        if mark.endswith(START) or reader.ended:
+            return mark.endswith(START)
+        reader.say(mark, Content if told else Reasoning)  # it is only mentioned
     return False
 
 
@@ -115,10 +115,9 @@ def _rest(reader: Reader) -> Reading[tuple[str, bool]]:
     while True:
         text, mark = yield from reader.take(_BODY)
         parts.append(text)
-        if mark is None or mark.endswith(START):
-            return "".join(parts), mark is not None
-        if not reader.done:
-            parts.append(mark)
+        if mark is None or mark.endswith(START) or reader.ended:
+            return "".join(parts), mark is not None and mark.endswith(START)
+        parts.append(mark)
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

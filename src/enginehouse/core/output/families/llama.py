@@ -65,6 +65,7 @@ def _opening(reader: Reader, given: ParserInput) -> Reading[str | None]:
         '"type"': ['"function"'],
         **{f'"{name}"': ["{"] for name in _ARGUMENTS},
     }
+    yield from reader.space()
     begun, member = "", ""
     for choices in (["{"], [*firsts], [":"], None):
         begun += yield from reader.space()

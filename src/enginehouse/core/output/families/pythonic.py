@@ -10,6 +10,7 @@ Nothing here is run as Python: literals are written anew as JSON, and a JSON dec
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from enginehouse.core.output.family import ToolFormat
@@ -50,8 +51,8 @@ def _bare(reader: Reader, given: ParserInput) -> Reading[bool]:
     heads = {f"{tool.name}(": tool.name for tool in given.tools}
     calls: list[tuple[str, str]] = []
     separator: str | None = ","
+    yield from reader.space()
     while separator == ",":
-        yield from reader.space()
         head = yield from reader.next_is(*heads)
         text = (yield from _arguments(reader)) if head is not None else None
         written = arguments(text) if text is not None else None
@@ -60,6 +61,9 @@ def _bare(reader: Reader, given: ParserInput) -> Reading[bool]:
         calls.append((heads[head], written))
         yield from reader.space()
         separator = yield from reader.next_is(",", "]")
+        if separator == ",":
+            yield from reader.space()
+            separator = (yield from reader.next_is("]")) or separator
     if separator is None:
         return False
     for call in calls:
@@ -69,7 +73,7 @@ def _bare(reader: Reader, given: ParserInput) -> Reading[bool]:
 
 def _arguments(reader: Reader) -> Reading[str | None]:
     """From behind the bracket of a call to its end, as a JSON object; None: it has no end, or no literals."""
-    parts, open_ = ["{"], [")"]
+    parts, open_ = ["{"], [_Open(")", 0)]
     while open_:
         text, mark = yield from reader.take(_STRUCTURE)
         if bare := text.strip():
@@ -81,22 +85,38 @@ def _arguments(reader: Reader) -> Reading[str | None]:
             return None
         if mark in _BRACKETS:
             bracket, closer = _BRACKETS[mark]
+            open_.append(_Open(closer, len(parts)))
             parts.append(bracket)
-            open_.append(closer)
         elif mark in _CLOSERS:
-            if parts[-1] == ",":
-                parts.pop()
-            if open_.pop() != mark:
+            inner = open_.pop()
+            if inner.closer != mark:
                 return None
-            parts.append(_CLOSERS[mark] if open_ else "}")
+            if parts[-1] == "," and parts[-2] not in ("{", "["):  # one more behind the last
+                parts.pop()
+            if mark == ")" and open_ and not inner.comma and inner.at < len(parts) - 1:
+                parts[inner.at] = ""  # no tuple, but a value in brackets
+            else:
+                parts.append(_CLOSERS[mark] if open_ else "}")
         elif mark in _STRINGS:
             string = yield from _string(reader, mark)
             if string is None or bare:
                 return None
+            if parts[-1].startswith('"'):  # two strings side by side are one
+                string = parts.pop()[:-1] + string[1:]
             parts.append(string)
         else:
+            open_[-1].comma |= mark == ","
             parts.append(":" if mark == "=" else mark)
     return "".join(parts)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A bracket that is open."""
+
+    closer: str
+    at: int
+    comma: bool = False
 
 
 def _string(reader: Reader, quote: str) -> Reading[str | None]:
