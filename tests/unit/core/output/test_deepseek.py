@@ -45,6 +45,7 @@ BRACED = f'{{"a": "}}{CALL_END}{END}"}}'
         (V3, BEGIN + v3("look", '{\n  "a": {"b": []}\n}') + END, [ToolCall("look", '{\n  "a": {"b": []}\n}')]),
         (V3, f"{BEGIN}{v3('look', '{}')}\n{ADD3}{END}", [ToolCall("look", "{}"), ADDED]),
         (V3, f'{BEGIN}{CALL}function{SEP}look```json{{"a": 1}}```{CALL_END}{END}', [ONE]),
+        (V3, f'{BEGIN}{CALL}function{SEP}look\n```json\n{{"a": 1}}{CALL_END}{END}', [ONE]),
         (V31, BEGIN + LOOK + END, [ONE]),
         (V31, BEGIN + v31(" look ", ' {"a": 1} ') + END, [ONE]),
         (V31, BEGIN + v31("look", "") + END, [ToolCall("look", "{}")]),
@@ -62,6 +63,9 @@ BRACED = f'{{"a": "}}{CALL_END}{END}"}}'
         # What is between calls is for nobody.
         (V31, f"{BEGIN}noise{LOOK}noise{END}", [ONE]),
         (V31, BEGIN + END, []),
+        (V31, f"{BEGIN}\n{END}", []),
+        (V31, f"{BEGIN}{LOOK}\n{END}", [ONE]),
+        (V31, f"{BEGIN}{LOOK}\n", [ONE]),
         # What is no call is text, as the model wrote it.
         (V31, f"{BEGIN}noise{END}", [Content(f"{BEGIN}noise{END}")]),
         (V31, BEGIN + v31("look", "{a}") + END, [Content(BEGIN + v31("look", "{a}") + END)]),

@@ -29,7 +29,7 @@ _CHANNELS: Final = Marks(
     f"{CLOSE}response{SEPARATOR}",
     f"{CLOSE}message{SEPARATOR}",
 )
-_ATTRIBUTE: Final = re.compile(r'(\w+)="([^"]*)"')
+_ATTRIBUTE: Final = re.compile(r'\b(\w+)="([^"]*)"')
 
 
 def _read(reader: Reader, given: ParserInput) -> Reading[None]:

@@ -43,7 +43,7 @@ class Section:
             good = good and (not between.strip() or (called and at is not None))
             while at == self._call:
                 good, at = yield from self._read_call(reader)
-                called = called or good
+                called = True
             if at is None or at in self._ends:
                 return good
 
@@ -52,10 +52,10 @@ class Section:
         head, at = yield from reader.take(self._to_arguments)
         if at != self._separator:
             return False, at
-        value, whole = yield from reader.json()
+        value, _ = yield from reader.json()
         rest, at = yield from reader.take(self._to_end)
         name, call_id = self._named(head)
-        call = arguments(value or "{}") if whole or not value else None
+        call = arguments(value or "{}")
         if not name or call is None or rest.strip() not in self._paddings or (at is None and reader.cut):
             return False, at
         reader.call(name, call, call_id)
