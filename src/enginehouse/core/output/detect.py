@@ -19,8 +19,9 @@ _TOOLS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("glm47", ("<tool_call>", "<arg_key>")),
     ("qwen3_coder", ("<function=", "<parameter=")),
     ("mistral", ("[TOOL_CALLS]",)),
-    ("hermes", ("<tool_call>", '"arguments"')),
+    ("hermes", ("<tool_call>", "arguments")),
     ("llama4_pythonic", ("<|header_start|>", "[func_name1(")),
+    ("llama4_json", ("<|header_start|>", '"parameters"')),
     ("llama3_json", ("<|start_header_id|>", '"parameters"')),
 )
 

@@ -47,6 +47,7 @@ TOOLS: Final[Mapping[str, ToolFormat | Family]] = {
     "kimi_k3": KIMI_K3,
     "qwen": HERMES,
     "qwen25": HERMES,
+    "qwen3_json": HERMES,
     "qwen3_coder": QWEN_XML,
     "qwen3_xml": QWEN_XML,
     "mimo": QWEN_XML,

@@ -17,7 +17,7 @@ from tests.unit.core.output.readings import read
 from tests.unit.core.output.replay import EXPECTATIONS_NOT_OURS, FIXTURES, MODELS, SUITES, parsers_of
 
 VLLM = """deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 deepseek_v41 gemma4 glm45 glm47 hermes kimi_k2 kimi_k3
-    llama3_json llama4_json llama4_pythonic minimax_m2 mistral openai pythonic qwen3_coder qwen3_xml"""
+    llama3_json llama4_json llama4_pythonic minimax_m2 mistral openai pythonic qwen3_coder qwen3_json qwen3_xml"""
 SGLANG = """deepseekv3 deepseekv31 deepseekv32 deepseekv4 gemma4 glm glm45 glm47 gpt-oss hermes kimi_k2 kimi_k3 llama3
     minimax-m2 mistral pythonic qwen qwen25 qwen3_coder"""
 
@@ -89,6 +89,7 @@ TEMPLATES = (
     ("<|open|>think<|sep|>", "kimi_k3", "kimi_k3"),
     ("<|start_header_id|> … <|python_tag|> … \"parameters\": ", "llama3_json", None),
     ("<|header_start|>assistant … [func_name1(params_name1=", "llama4_pythonic", None),
+    ('<|header_start|>assistant … {"name": "f", "parameters": {}}', "llama4_json", None),
     ("[TOOL_CALLS] … [THINK]", "mistral", "mistral"),
     ("[TOOL_CALLS]", "mistral", None),
     ("<|tool_call>call:' … <|channel>thought", "gemma4", "gemma4"),

@@ -18,9 +18,7 @@ def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
     yield from reader.space()
     if (yield from reader.ahead("{")) is None:
         return False
-    text, whole = yield from reader.json()
-    if not whole:
-        return False
+    text, _ = yield from reader.json()
     yield from reader.space()
     closed = yield from reader.next_is(CLOSE)
     if closed is None and (reader.cut or not reader.done):  # a model may stop without the closing mark
