@@ -63,6 +63,7 @@ THINKING: Final[Mapping[str, Thinking]] = {
     "minimax-append-think": KEPT,
     "minimax_m2_append_think": KEPT,
     "granite": GRANITE,
+    "granite_thinking_parser": THINK,
     "kimi": Thinking("◁think▷", "◁/think▷"),
     "minimax-m3": Thinking("<mm:think>", "</mm:think>"),
     "minimax_m3": Thinking("<mm:think>", "</mm:think>"),
