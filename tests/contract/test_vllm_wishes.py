@@ -56,10 +56,21 @@ def best(top: Any, most: int) -> list[tuple[int, float]]:
     return pairs[:most]
 
 
+async def tokenizer_of(engine: Engine) -> Any:
+    return Tokenizer.from_str((await engine.tokenizer_files())["tokenizer.json"].decode())
+
+
 async def text_of(engine: Engine, heard: Heard) -> str:
-    files = await engine.tokenizer_files()
-    tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
-    return str(tokenizer.decode(heard.ids, skip_special_tokens=True))
+    return str((await tokenizer_of(engine)).decode(heard.ids, skip_special_tokens=True))
+
+
+async def no_blanks(engine: Engine) -> tuple[tuple[int, float], ...]:
+    """A model that has learned nothing would fill JSON with white space for ever."""
+    tokenizer = await tokenizer_of(engine)
+    texts = ((token, tokenizer.decode([token], skip_special_tokens=False)) for token in range(8000))
+    return tuple(
+        (token, -100.0) for token, text in texts if text and not text.strip(' \t\n{}":,') and text.strip() != text
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
@@ -136,7 +147,9 @@ def test_constrained_text_is_what_it_must_be(
     server: Server, constraint: Constraint, fits: Any, temperature: float
 ) -> None:
     async def test(engine: Engine) -> None:
-        heard, _, _ = ask(server, engine, 200, Sampling(temperature=temperature, seed=5, constraint=constraint))
+        bias = await no_blanks(engine) if isinstance(constraint, JsonSchema) else ()
+        sampling = Sampling(temperature=temperature, seed=5, constraint=constraint, logit_bias=bias)
+        heard, _, _ = ask(server, engine, 200, sampling)
         assert await whole(heard) is None
         assert heard.finish is Finish.STOP
         assert fits(await text_of(engine, heard))
