@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TypeVar
@@ -14,18 +15,18 @@ from enginehouse.core.kv.knowledge import Knowledge
 from enginehouse.core.kv.prompt import KvPrompt
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.retry import may_retry
-from enginehouse.core.routing.candidate import Candidate, PlainPrompt, Prompt
+from enginehouse.core.routing.candidate import PlainPrompt, Prompt
 from enginehouse.core.routing.decision import Decision
 from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.ledger import Ledger
-from enginehouse.core.routing.pairs import Busy, NoPrefill, PairDecision, PairRouter, works_alone
-from enginehouse.core.routing.policy import AllExcluded, AllFull, Router, RoutingSettings
+from enginehouse.core.routing.pairs import Busy, NoPrefill, PairDecision
+from enginehouse.core.routing.policy import AllExcluded, AllFull, RoutingSettings
 from enginehouse.domain.engine import Ability
-from enginehouse.domain.request import Sampling
 from enginehouse.domain.stream import Embedding
 from enginehouse.ports import RequestMeter
-from enginehouse.service.able import EMBEDS, GENERATES, Unable, unable
+from enginehouse.service.able import EMBEDS, GENERATES, Unable
 from enginehouse.service.attempt import Answer
+from enginehouse.service.choosing import Chooser, Sought
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.leg import Books, Leg
 from enginehouse.service.pair import Pair, PairTools
@@ -41,9 +42,6 @@ from enginehouse.service.whole import Whole
 from enginehouse.service.work import Work
 
 __all__ = ["Choice", "Decided", "Generator", "Outcome", "Outdated", "RequestSettings", "TokenRequest"]
-
-_LONG = 1 << 30
-"""Tokens; too many for any engine to be spared the hand-over."""
 
 W = TypeVar("W", bound=Work)
 
@@ -74,8 +72,7 @@ class Generator:
         self._settings = settings
         self._books = Books(fleet, ledger, knowledge)
         self._pools = Pools(fleet, ledger)
-        self._router = Router(routing, rng)
-        self._pair_router = PairRouter(routing, handover, rng)
+        self._chooser = Chooser(fleet, self._pools, routing, handover, rng)
         turns = Turns(self.pairs)
         self._waiting = Waiting(self._pools, turns, settings, handover)
         self._tools = PairTools(
@@ -94,8 +91,8 @@ class Generator:
 
         Cancelling it (the client went away) aborts the engines and settles everything.
         """
-        needs = _needs(request)
-        return (await self._bring(request, needs, meter, partial(self._work, request, needs, answer)))[1]
+        sought = self._sought(request, _needs(request))
+        return (await self._bring(sought, meter, partial(self._work, sought, answer)))[1]
 
     async def embed(self, request: TokenRequest, meter: RequestMeter) -> Embedding:
         """What an embedding model makes of a prompt. `max_tokens` and `sampling` play no part; else as `run`."""
@@ -107,29 +104,24 @@ class Generator:
             return Vector(choice, leg, request, lambda: pool.others(leg.key, excluded, EMBEDS), self._settings, loop)
 
         loop = asyncio.get_running_loop()
-        brought, _ = await self._bring(request, EMBEDS, meter, work)
+        brought, _ = await self._bring(self._sought(request, EMBEDS), meter, work)
         assert brought.found is not None
         return brought.found
 
     async def _bring(
-        self,
-        request: TokenRequest,
-        needs: frozenset[Ability],
-        meter: RequestMeter,
-        make: Callable[[Choice, Tried], W],
+        self, sought: Sought, meter: RequestMeter, make: Callable[[Choice, Tried], W]
     ) -> tuple[W, Outcome]:
         """Make attempts until one is good."""
         loop = asyncio.get_running_loop()
         since = loop.time()
-        prompt = self._prompt(request, since)
-        tried = Tried()
+        request, prompt, tried = sought.request, sought.prompt, Tried()
         try:
             while True:
                 tried.seen = self._pools.changes.version
                 if isinstance(prompt, KvPrompt):
                     prompt.again(loop.time())
                 try:
-                    choice = self._choose(request, needs, prompt, tried.excluded, explain=request.decided is not None)
+                    choice = self._chooser.choose(sought, tried.excluded, explain=request.decided is not None)
                 except (AllExcluded, AllFull, NoPrefill, Busy) as why:
                     await self._waiting.out(why, tried)
                     continue
@@ -154,7 +146,7 @@ class Generator:
                 work.report()
                 if work.attempt.error is None:
                     return work, Outcome(work.engine, tried.attempts, choice, work.attempt.tokens)
-                self._exclude(request, needs, prompt, work.blamed(), tried)
+                self._exclude(sought, work.blamed(), tried)
                 self._failed(work, tried, meter)
                 since = loop.time()
         finally:
@@ -165,68 +157,31 @@ class Generator:
 
         Raises NoEngine, Overloaded, InvalidRequest.
         """
-        prompt = self._prompt(request, asyncio.get_running_loop().time()) or _plain(request)
+        sought = self._sought(request, _needs(request))
         try:
-            return self._choose(request, _needs(request), prompt, (), explain=True, aside=True)
+            return self._chooser.choose(replace(sought, prompt=sought.shown), (), explain=True, aside=True)
         except (AllExcluded, AllFull, NoPrefill, Busy) as why:
             raise refusal(why) from None
 
     def lack(self) -> str | None:
         """Why requests with long prompts would find no engines now; None: they would, though perhaps not at once."""
-        try:
-            self._choose(TokenRequest(range(_LONG), 1, Sampling()), frozenset(), None, (), explain=False, aside=True)
-        except (AllExcluded, NoPrefill) as why:
-            return refusal(why).message
-        except (AllFull, Busy):
-            pass
-        return None
+        return self._chooser.lack()
 
     def pools(self) -> PoolsView | None:
         """The two pools as they are now, for people; None: the fleet is not of two."""
         if self._fleet.topology is not Topology.DISAGGREGATED:
             return None
-        prefill, serving = self._pools.prefill.now(), self._pools.serving.now()
-        return PoolsView(
-            self._pair_router.lack(prefill, serving), any(map(works_alone, serving)), self._handover, self.pairs
-        )
+        lack, alone = self._chooser.pools_lack()
+        return PoolsView(lack, alone, self._handover, self.pairs)
 
     async def close(self) -> None:
         """End what goes on after its request."""
         await self._tools.releases.close()
 
-    def _choose(
-        self,
-        request: TokenRequest,
-        needs: frozenset[Ability],
-        prompt: Prompt | None,
-        excluded: Collection[tuple[str, int]],
-        *,
-        explain: bool,
-        aside: bool = False,
-    ) -> Choice:
-        """aside: only looked at; it takes nobody's turn."""
-        serving = self._able(self._pools.serving, request, needs)
-        if self._fleet.topology is not Topology.DISAGGREGATED or needs is EMBEDS:
-            router = self._router.aside() if aside else self._router
-            return router.choose(serving, excluded, prompt, explain=explain)
-        pairs = self._pair_router.aside() if aside else self._pair_router
-        if Ability.PROMPT_LOGPROBS in needs:
-            return pairs.whole_prompt(serving, prompt or _plain(request), excluded, explain=explain)
-        prefill = self._able(self._pools.prefill, request, needs)
-        return pairs.choose(prefill, serving, prompt or _plain(request), excluded, explain=explain)
-
-    def _able(self, pool: Pool, request: TokenRequest, needs: frozenset[Ability]) -> tuple[Candidate, ...]:
-        """Those of a pool that can do what a request needs. Raises Unable where there are only others."""
-        found = pool.able(needs)
-        if not found and pool.members:
-            raise unable(needs, pool.members, request.params)
-        return found
-
-    def _work(
-        self, request: TokenRequest, needs: frozenset[Ability], answer: Answer, choice: Choice, tried: Tried
-    ) -> Work:
+    def _work(self, sought: Sought, answer: Answer, choice: Choice, tried: Tried) -> Work:
         loop = asyncio.get_running_loop()
         pools, excluded = self._pools, tried.excluded
+        request, needs = sought.request, sought.needs
         if isinstance(choice, PairDecision):
             prefill, decode = self._leg(pools.prefill, choice.prefill), self._leg(pools.serving, choice.decode)
             elsewhere = (
@@ -242,36 +197,13 @@ class Generator:
     def _leg(self, pool: Pool, decision: Decision) -> Leg:
         return Leg(self._books, pool.member(decision.chosen), decision)
 
-    def _exclude(
-        self,
-        request: TokenRequest,
-        needs: frozenset[Ability],
-        prompt: Prompt | None,
-        blamed: Collection[Leg],
-        tried: Tried,
-    ) -> None:
+    def _exclude(self, sought: Sought, blamed: Collection[Leg], tried: Tried) -> None:
         """Either engine of a hand-over may be at fault: both are left out; where nothing were left to try, only one."""
         keys = [leg.key for leg in blamed]
         if len(keys) > 1:
             ways = (keys, *([key] for key in keys))
-            keys = next((way for way in ways if self._left(request, needs, prompt, tried.excluded.union(way))), keys)
+            keys = next((way for way in ways if self._chooser.left(sought, tried.excluded.union(way))), keys)
         tried.excluded.update(keys)
-
-    def _left(
-        self,
-        request: TokenRequest,
-        needs: frozenset[Ability],
-        prompt: Prompt | None,
-        excluded: Collection[tuple[str, int]],
-    ) -> bool:
-        """Whether there are engines for the request without these; room at them may come."""
-        try:
-            self._choose(request, needs, prompt, excluded, explain=False, aside=True)
-        except (AllExcluded, AllFull, NoPrefill, Unable):
-            return False
-        except Busy:
-            pass
-        return True
 
     def _failed(self, work: Work, tried: Tried, meter: RequestMeter) -> None:
         """Raises the error, unless the request may be tried again."""
@@ -292,16 +224,16 @@ class Generator:
             reason=error.message,
         )
 
-    def _prompt(self, request: TokenRequest, now: float) -> Prompt | None:
-        """What the policy may ask of the request; None: it asks nothing, and nothing is paid for."""
+    def _sought(self, request: TokenRequest, needs: frozenset[Ability]) -> Sought:
+        """With what the policy may ask of the prompt; where it asks nothing, nothing is paid for."""
+        prompt: Prompt | None = None
         if self._knowledge is not None:
-            return self._knowledge.prompt(request.token_ids, session=request.session, now=now)
-        return _plain(request) if self._sessions else None
+            now = asyncio.get_running_loop().time()
+            prompt = self._knowledge.prompt(request.token_ids, session=request.session, now=now)
+        elif self._sessions:
+            prompt = PlainPrompt(len(request.token_ids), request.session)
+        return Sought(request, needs, prompt)
 
 
 def _needs(request: TokenRequest) -> frozenset[Ability]:
     return request.needs | GENERATES if request.needs else GENERATES
-
-
-def _plain(request: TokenRequest) -> PlainPrompt:
-    return PlainPrompt(len(request.token_ids), request.session)

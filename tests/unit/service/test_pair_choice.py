@@ -177,13 +177,13 @@ def test_an_engine_that_was_withdrawn_between_choice_and_dispatch_is_sent_nothin
             return True
 
         chosen: list[Choice] = []
-        choose = world.generator._choose
+        choose = world.generator._chooser.choose
 
         def noted(*args: Any, **how: Any) -> Choice:
             chosen.append(choose(*args, **how))
             return chosen[-1]
 
-        world.generator._choose = noted  # type: ignore[method-assign]
+        world.generator._chooser.choose = noted  # type: ignore[method-assign]
         request = world.ask(request=TokenRequest([1, 2, 3], 4, Sampling(), fits=fits))
         await world.legs()
         await world.answer()
@@ -227,14 +227,14 @@ def test_for_each_free_place_one_of_those_who_wait_looks_again_and_no_other() ->
         requests = [world.ask() for _ in range(5)]
         await asyncio.sleep(0.001)
         looks = 0
-        choose = world.generator._choose
+        choose = world.generator._chooser.choose
 
         def counted(*args: Any, **how: Any) -> Choice:
             nonlocal looks
             looks += 1
             return choose(*args, **how)
 
-        world.generator._choose = counted  # type: ignore[method-assign]
+        world.generator._chooser.choose = counted  # type: ignore[method-assign]
         for number in range(1, 5):
             world.open("p")[0].deliver([9], Finish.LENGTH)
             await asyncio.sleep(0.001)
