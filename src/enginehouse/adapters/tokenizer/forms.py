@@ -6,9 +6,10 @@ template was written for some of that, shows the rest wrongly, loses it, or fail
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+from enginehouse.core.openai.arguments import written
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], str]
 """(messages, tools) to text; raises whatever a template can."""
@@ -18,7 +19,6 @@ _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 _WORD: Final = "b7e1probe"
 _KEY: Final = "b7e1key"
 _ID: Final = "b7e1prob0"  # some templates insist on nine letters and digits
-_ASK: Final = {"role": "user", "content": "?"}
 _TOOL: Final = {"type": "function", "function": {"name": _WORD, "description": "", "parameters": {"type": "object"}}}
 _ABSENT: Final = object()
 
@@ -29,11 +29,20 @@ class Forms:
     def __init__(self, render: Render, source: str) -> None:
         self._render = render
         self._knows_developer = "developer" in source
-        self._strings = {role: self._shows(role, _WORD) for role in _AROUND}
-        self._parts = {role: self._shows(role, [{"type": "text", "text": _WORD}]) for role in _AROUND}
-        self._text_arguments, self._no_content = self._probe_calls()
-        self._keeps_empty = self._calls_show("", text=self._text_arguments)
-        """Calls are shown beside content that is an empty string."""
+        self._reads = {"user": self._probe_content([], {"role": "user"}, []) or (True, False)}
+        self._ask = {"role": "user", "content": self._content("?", "user")}
+        for before, message, after in (
+            ([], {"role": "system"}, [self._ask]),
+            ([self._ask], {"role": "assistant"}, [self._ask]),
+            ([self._ask, _CALLS], {"role": "tool", "tool_call_id": _ID, "name": "f"}, []),
+        ):
+            self._reads[message["role"]] = self._probe_content(before, message, after) or self._reads["user"]
+        found = self._probe_calls()
+        self._text_arguments: bool
+        self._no_content: Any
+        self._text_arguments, self._no_content = found or (False, _ABSENT)
+        self._keeps_empty = found is None or self._calls_show("", text=self._text_arguments)
+        """Calls are shown beside content that is an empty string, if anywhere."""
 
     def prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message as this template reads it."""
@@ -52,10 +61,10 @@ class Forms:
         return prepared
 
     def _content(self, content: Any, role: str) -> Any:
-        role = role if role in _AROUND else "system"
-        if isinstance(content, list) and not self._parts[role]:
+        strings, parts = self._reads[role if role in self._reads else "system"]
+        if isinstance(content, list) and not parts:
             return "\n".join([part["text"] for part in content])
-        if isinstance(content, str) and self._parts[role] and not self._strings[role]:
+        if isinstance(content, str) and not strings:
             return [{"type": "text", "text": content}]
         return content
 
@@ -66,31 +75,39 @@ class Forms:
                 message["content"] = self._no_content
         if self._text_arguments:
             message["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": _json(call["function"]["arguments"])}}
+                {**call, "function": {**call["function"], "arguments": written(call["function"]["arguments"])}}
                 for call in calls
             ]
 
     # How it was found out.
 
-    def _shows(self, role: str, content: Any) -> bool:
-        before, after = _AROUND[role]
-        text = self._try([*before, {**_MESSAGES[role], "content": content}, *after])
-        as_it_stands = f"'text': '{_WORD}'" in text or f'"text": "{_WORD}"' in text
-        return _WORD in text and not as_it_stands
+    def _probe_content(
+        self, before: list[dict[str, Any]], message: dict[str, Any], after: list[dict[str, Any]]
+    ) -> tuple[bool, bool] | None:
+        """(strings are read, parts are) for messages like this one; None: neither.
 
-    def _probe_calls(self) -> tuple[bool, Any]:
-        """(arguments have to be JSON text, what content there has to be beside calls alone)."""
+        A template reads parts if it makes of one what it makes of a string. Else it may show the list as it stands.
+        """
+        string, part = [
+            self._try([*before, {**message, "content": content}, *after])
+            for content in (_WORD, [{"type": "text", "text": _WORD}])
+        ]
+        strings, parts = _WORD in string, _WORD in part
+        return (strings, parts and (part == string or not strings)) if strings or parts else None
+
+    def _probe_calls(self) -> tuple[bool, Any] | None:
+        """(arguments have to be JSON text, what content there has to be beside calls alone); None: no call is shown."""
         for text in (False, True):
             for content in (_ABSENT, None, ""):
                 if self._calls_show(content, text=text):
                     return text, content
-        return False, _ABSENT
+        return None
 
     def _calls_show(self, content: Any, *, text: bool) -> bool:
         arguments = {_KEY: "v"}
-        call = {**_CALL, "function": {"name": _WORD, "arguments": _json(arguments) if text else arguments}}
+        call = {**_CALL, "function": {"name": _WORD, "arguments": written(arguments) if text else arguments}}
         message = {"role": "assistant", "tool_calls": [call]} | ({} if content is _ABSENT else {"content": content})
-        shown = self._try([_ASK, message, _RESULT])
+        shown = self._try([self._ask, message, _RESULT])
         return _KEY in shown and f"{{'{_KEY}'" not in shown  # not as Python writes it
 
     def _try(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -105,20 +122,3 @@ class Forms:
 _CALL: Final = {"id": _ID, "type": "function", "function": {"name": "f", "arguments": {}}}
 _CALLS: Final = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _RESULT: Final = {"role": "tool", "tool_call_id": _ID, "name": "f", "content": "1"}
-_MESSAGES: Final[dict[str, dict[str, Any]]] = {
-    "system": {"role": "system"},
-    "user": {"role": "user"},
-    "assistant": {"role": "assistant"},
-    "tool": {"role": "tool", "tool_call_id": _ID, "name": "f"},
-}
-_AROUND: Final[dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]]] = {
-    "system": ([], [_ASK]),
-    "user": ([], []),
-    "assistant": ([_ASK], [_ASK]),
-    "tool": ([_ASK, _CALLS], []),
-}
-"""What stands before and after a message of each role, so that a template takes it."""
-
-
-def _json(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from enginehouse.core.openai.arguments import Arguments
 from enginehouse.core.openai.bounds import MAX_MESSAGES, MAX_PARTS, MAX_VALUES, few_strings, values_in
 from enginehouse.core.openai.refusals import kind, printable, too_much, wrong_value
 from enginehouse.domain.errors import InvalidRequest
@@ -109,9 +110,10 @@ def _tool_calls(calls: Any, role: str, index: int, so_far: _Taken) -> list[dict[
             raise _wrong(index, where, "must be an object of type 'function', with 'function.name' a string")
         if call.get("type", "function") != "function":
             raise _wrong(index, f"{where}.type", "must be 'function'")
-        arguments = function.get("arguments", "")
+        arguments = function.get("arguments") or ""
         if isinstance(arguments, str):
-            arguments = _arguments(arguments, f"{where}.function.arguments", index, so_far)
+            decoded = _arguments(arguments, f"{where}.function.arguments", index, so_far)
+            arguments = Arguments(decoded, arguments or "{}") if isinstance(decoded, dict) else decoded
         if not isinstance(arguments, dict):
             raise _wrong(index, f"{where}.function.arguments", "must hold an object")
         identity = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
