@@ -15,7 +15,7 @@ from enginehouse.wire.sse import to_json
 class ChatFrames(OpenAiFrames):
     """A call is two deltas: id, type and name with no arguments yet, then the arguments. Nothing is null in them."""
 
-    __slots__ = ("_calls", "_field", "_roled")
+    __slots__ = ("_calls", "_field", "_roled", "_thinking")
 
     _nothing = b'"delta":{}'
 
@@ -32,6 +32,7 @@ class ChatFrames(OpenAiFrames):
         super().__init__(b"chat.completion.chunk", identity, choices, include_usage, b'"delta":{"content":', b"}")
         self._field = to_json(reasoning_field)
         self._roled = b'"delta":{"role":"assistant","content":%b}' % (b"null" if calls else b'""')
+        self._thinking = [self._choice(index) + b'"delta":{%b:' % self._field for index in range(choices)]
         self._calls: dict[int, int] = {}
         """How many calls a choice has had."""
 
@@ -41,6 +42,11 @@ class ChatFrames(OpenAiFrames):
 
     def news(self, choice: int, news: News) -> bytes:
         """A frame for each delta; what goes with all of them stands in the first."""
+        pieces = news.pieces
+        if len(pieces) == 1 and news.likelihoods is None and news.token_ids is None and news.echo is None:
+            piece = pieces[0]
+            if isinstance(piece, Reasoning):  # most tokens of many models
+                return self._thinking[choice] + to_json(piece.text) + self._after
         logprobs = to_json(chat_logprobs(news.likelihoods)) if news.likelihoods else b"null"
         more = member("token_ids", news.token_ids)
         beside = member("prompt_token_ids", news.echo.token_ids if news.echo else None)

@@ -62,6 +62,7 @@ class RichChoice:
         "_aligned",
         "_called",
         "_echo",
+        "_only_pieces",
         "_out",
         "_parser",
         "_pending",
@@ -81,6 +82,7 @@ class RichChoice:
         self._out = 0
         """Characters that came out of the text."""
         self._echo = wishes.echo
+        self._only_pieces = wishes.names is None and wishes.echo is None and not wishes.token_ids
         self._called = self._spoke = False
         """It has called; it has said something that is no thinking."""
         self._pending = 0
@@ -94,6 +96,8 @@ class RichChoice:
 
     def push(self, delta: Delta) -> str | News:
         """What is certain now, as text where it is nothing else; sets `end` with the last of it."""
+        if self._only_pieces and delta.finish is None and (self._spoke or len(delta.token_ids) == 1):
+            return self._next(delta.token_ids)
         wishes = self._wishes
         before = self._text.tokens
         echo = None if self._echo is None else self._repeat(self._echo, delta)
@@ -105,15 +109,26 @@ class RichChoice:
             self._one_by_one(delta, None, pieces)
         else:
             self._step(delta.token_ids, delta.finish, pieces)
-        if len(pieces) > 1:
-            pieces = list(joined(pieces))
         if likelihoods is None and echo is None and not wishes.token_ids:
-            if not pieces:
-                return ""
-            if len(pieces) == 1 and isinstance(pieces[0], Content):
-                return pieces[0].text
+            return _told(pieces)
         ids = delta.token_ids[: self._text.tokens - before] if wishes.token_ids else None
-        return News(pieces, likelihoods, ids, echo)
+        return News(joined(pieces), likelihoods, ids, echo)
+
+    def _next(self, token_ids: Sequence[int]) -> str | News:
+        """The hot path of answers that are parsed: more of the same, mostly."""
+        text, ours = self._text.push(token_ids, None)
+        kind = self._parser.passes(text) if ours is None and self._parser is not None else None
+        if kind is Content:
+            self._spoke = True
+            self._pending = 0
+            return text
+        if kind is Reasoning and self.reasoning_tokens is not None:
+            self.reasoning_tokens += self._pending + len(token_ids)
+            self._pending = 0
+            return News((Reasoning(text),)) if text else ""
+        pieces: list[Piece] = []
+        self._take(text, ours, len(token_ids), pieces)
+        return _told(pieces)
 
     def _one_by_one(self, delta: Delta, names: TokenNames | None, pieces: list[Piece]) -> list[Likelihood]:
         ids, last = delta.token_ids, len(delta.token_ids) - 1
@@ -140,10 +155,12 @@ class RichChoice:
     def _step(self, token_ids: Sequence[int], finish: Finish | None, pieces: list[Piece]) -> None:
         text, ours = self._text.push(token_ids, finish)
         self._out += len(text)
-        ended = ours or finish
+        self._take(text, ours or finish, len(token_ids), pieces)
+
+    def _take(self, text: str, ended: Finish | None, tokens: int, pieces: list[Piece]) -> None:
         found = self._read(text, ended)
         if self.reasoning_tokens is not None:
-            self._pending += len(token_ids)
+            self._pending += tokens
             if found:
                 # What comes out with tokens, or next after them, is what they are tokens of.
                 self.reasoning_tokens += self._pending if isinstance(found[0], Reasoning) else 0
@@ -178,6 +195,15 @@ class RichChoice:
             echo = replace(echo, likelihoods=found)
         self._echo = None
         return echo
+
+
+def _told(pieces: Sequence[Piece]) -> str | News:
+    if not pieces:
+        return ""
+    told = joined(pieces)
+    if len(told) == 1 and isinstance(told[0], Content):
+        return told[0].text
+    return News(told)
 
 
 AnyChoice = PlainChoice | RichChoice

@@ -6,14 +6,14 @@ is no such JSON though nothing cut it short comes from an engine that held the a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from enginehouse.core.openai.requests import ChatRequest, ToolChoiceMode
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.marks import Marks
-from enginehouse.core.output.pieces import Content, OutputParser, ParserInput, Piece
+from enginehouse.core.output.pieces import Content, OutputParser, ParserInput, Piece, Reasoning
 from enginehouse.core.output.reader import GeneratorParser, Reader, Reading
 from enginehouse.core.output.values import arguments, named_call
 
@@ -47,6 +47,11 @@ class _Parser:
         self._begun = False
         self._opening = "[" if name is None else "{"
         self._json = GeneratorParser(_calls if name is None else partial(_arguments, name))
+
+    def passes(self, text: str) -> Callable[[str], Piece] | None:
+        """Thinking may."""
+        kind = self._before.passes(text) if self._begun and self._before is not None else None
+        return kind if kind is Reasoning else None
 
     def push(self, text: str) -> Sequence[Piece]:
         if not self._begun and (bare := text.lstrip()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,9 @@ Piece = Content | Reasoning | ToolCall
 
 class OutputParser(Protocol):
     """Reads one answer. Joined, what comes out does not depend on how the text was cut into pieces."""
+
+    def passes(self, text: str) -> Callable[[str], Piece] | None:
+        """What this is as it stands, if it comes next: then it need not be pushed. None: only `push` knows."""
 
     def push(self, text: str) -> Sequence[Piece]:
         """What is certain now. Takes time linear in the text, however small its pieces."""

@@ -23,7 +23,7 @@ SPACE: Final = re.compile(r"\s*")
 class Reader:
     """Text in, pieces out."""
 
-    __slots__ = ("_at", "_record", "_text", "cut", "ended", "kind", "out", "trimmed")
+    __slots__ = ("_at", "_record", "_text", "cut", "ended", "kind", "out", "passed", "passing", "trimmed")
 
     def __init__(self) -> None:
         self._text = ""
@@ -37,6 +37,9 @@ class Reader:
         """What text is at this place, unless something else is said."""
         self.trimmed = ""
         """The white space that the mark found last was taken to own."""
+        self.passing: re.Pattern[str] | None = None
+        """Until more is fed: text in which this finds nothing is of kind `passed` as it stands, and need not be fed."""
+        self.passed: Callable[[str], Piece] = Content
         self.out: list[Piece] = []
 
     def feed(self, text: str) -> None:
@@ -100,6 +103,8 @@ class Reader:
             if self.ended:
                 self.say("".join(space), kind)
                 return None
+            if not any(space) and self._at == len(self._text) and self._record is None:
+                self.passing, self.passed = marks.stirs_trimmed if trim else marks.stirs, kind or self.kind
             yield
 
     def take(self, marks: Marks) -> Reading[tuple[str, str | None]]:
@@ -197,9 +202,16 @@ class GeneratorParser:
         self._reader = Reader()
         self._run = run(self._reader)
         next(self._run)  # to its first wait: there is nothing to read yet
+        if self._reader.out:  # it has said something that comes before all that is read
+            self._reader.passing = None
+
+    def passes(self, text: str) -> Callable[[str], Piece] | None:
+        reader = self._reader
+        return reader.passed if reader.passing is not None and reader.passing.search(text) is None else None
 
     def push(self, text: str) -> list[Piece]:
         reader = self._reader
+        reader.passing = None
         reader.feed(text)
         next(self._run)
         out, reader.out = reader.out, []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from enginehouse.core.output.family import Family
-from enginehouse.core.output.pieces import Content, ParserInput, Piece, Reasoning, Tool, ToolCall, joined
+from enginehouse.core.output.pieces import Content, OutputParser, ParserInput, Piece, Reasoning, Tool, ToolCall, joined
 
 TOOLS = (Tool("look", {"type": "object"}), Tool("add", {"type": "object"}))
 
@@ -28,8 +28,14 @@ def read(
 
 def _parse(family: Family, given: ParserInput, pieces: Iterable[str], *, cut: bool) -> tuple[Piece, ...]:
     parser = family.parser(given)
-    said = [piece for text in pieces for piece in parser.push(text)]
+    said = [piece for text in pieces for piece in pushed(parser, text)]
     return joined([*said, *parser.finish(cut=cut)])
+
+
+def pushed(parser: OutputParser, text: str) -> Sequence[Piece]:
+    """As the edge does it: what passes is not pushed."""
+    kind = parser.passes(text)
+    return [kind(text)] if kind is not None and text else parser.push(text)
 
 
 def content(pieces: Iterable[Piece]) -> str:

@@ -20,6 +20,7 @@ from canitoolcall.results import CheckResult, Observation, ParseResult, Status, 
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.pieces import Content, ParserInput, Piece, Reasoning, Tool
 from enginehouse.core.output.registry import NONE, REASONING, TOOLS, formats
+from tests.unit.core.output.readings import pushed
 
 MODELS: tuple[tuple[str, str, str], ...] = (
     # (the beginning of a model's name, tool parser, reasoning parser): the first one counts
@@ -89,7 +90,7 @@ def parse(family: Family, given: ParserInput, pieces: Iterable[str], *, cut: boo
     parser = family.parser(given)
     heard = StreamAccumulator()
     for text in pieces:
-        _hear(heard, parser.push(text))
+        _hear(heard, pushed(parser, text))
     _hear(heard, parser.finish(cut=cut))
     return heard.result()
 

@@ -8,11 +8,14 @@ from functools import lru_cache
 
 import pytest
 from canitoolcall.checks import decode_arguments
+from canitoolcall.fixtures import Fixture
 
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.pieces import Content, ParserInput, Piece, Reasoning, Tool, ToolCall, joined
 from enginehouse.core.output.registry import NONE, REASONING, TOOLS, formats
+from tests.unit.core.output.readings import pushed
 from tests.unit.core.output.replay import FIXTURES, parsers_of
+from tests.unit.core.output.written import CALLS
 
 OUTPUTS = 10_000
 WORDS = (
@@ -54,7 +57,8 @@ def _names() -> Iterator[tuple[str, str]]:
     pairs = [parsers_of(fixture.reference_model) for fixture in FIXTURES]
     pairs += [(tools, "qwen3") for tools in TOOLS] + [("hermes", thinking) for thinking in REASONING] + [(NONE, NONE)]
     for tools, thinking in pairs:
-        key = id(TOOLS.get(tools)), id(REASONING.get(thinking))
+        family = formats(tools, thinking)
+        key = (id(family.whole), 0) if family.whole else (id(TOOLS.get(tools)), id(REASONING.get(thinking)))
         if key not in seen:
             seen.add(key)
             yield tools, thinking
@@ -67,9 +71,21 @@ IN_CONTENT = tuple(names for names in NAMES if formats(*names).whole is None)
 
 @lru_cache
 def _samples(tools: str) -> tuple[str, ...]:
-    """What models with this parser have written."""
-    mine = [fixture for fixture in FIXTURES if TOOLS.get(parsers_of(fixture.reference_model)[0]) is TOOLS.get(tools)]
-    return tuple(fixture.raw_output for fixture in mine if len(fixture.raw_output) < 600) or ("plain",)
+    """What models with this parser have written, and a plain call."""
+    written = [fixture.raw_output for fixture in _fixtures(tools) if len(fixture.raw_output) < 600]
+    calls = [call("x") for name, call in CALLS.items() if TOOLS[name] is TOOLS.get(tools)]
+    return (*written, *calls, "plain")
+
+
+@lru_cache
+def _offered(tools: str) -> tuple[Tool, ...]:
+    """Some formats have calls only of tools that were offered."""
+    names = {tool["function"]["name"] for fixture in _fixtures(tools) for tool in fixture.tools}
+    return TOOL, *(Tool(name, {}) for name in sorted(names))
+
+
+def _fixtures(tools: str) -> list[Fixture]:
+    return [fixture for fixture in FIXTURES if TOOLS.get(parsers_of(fixture.reference_model)[0]) is TOOLS.get(tools)]
 
 
 @lru_cache
@@ -116,7 +132,7 @@ def _cut(rng: random.Random, text: str, longest: int) -> list[str]:
 
 def read(family: Family, given: ParserInput, pieces: Sequence[str], *, cut: bool) -> tuple[Piece, ...]:
     parser = family.parser(given)
-    out = [piece for text in pieces for piece in parser.push(text)]
+    out = [piece for text in pieces for piece in pushed(parser, text)]
     return joined([*out, *parser.finish(cut=cut)])
 
 
@@ -133,21 +149,26 @@ def _tails(thinking: str) -> tuple[str, ...]:
 def test_o5_pieces_of_any_output_give_what_the_whole_gives(tools: str, thinking: str) -> None:
     family = formats(tools, thinking)
     rng = random.Random(f"{tools} {thinking}")
+    calls = 0
     for _ in range(OUTPUTS // len(NAMES) + 1):
         text, cut = _output(rng, tools, thinking), rng.random() < 0.4
-        given = ParserInput((TOOL,) if rng.random() < 0.9 else (), rng.choice(_tails(thinking)), rng.random() < 0.9)
+        given = ParserInput(
+            _offered(tools) if rng.random() < 0.9 else (), rng.choice(_tails(thinking)), rng.random() < 0.9
+        )
         whole = read(family, given, [text], cut=cut)
         for longest in (1, rng.choice((2, 4, 20))):
             pieces = _cut(rng, text, longest)
             assert read(family, given, pieces, cut=cut) == whole, (given.prompt_tail, cut, text, pieces)
         for piece in whole:
             if isinstance(piece, ToolCall):
+                calls += 1
                 assert given.tools
                 assert piece.name
                 assert isinstance(decode_arguments(piece.arguments), dict), piece
                 json.dumps([piece.name, piece.arguments], ensure_ascii=False).encode()
             else:
                 assert piece.text
+    assert tools == NONE or calls > 20  # or it tests nothing
 
 
 @pytest.mark.parametrize(("tools", "thinking"), NAMES, ids=map("-".join, NAMES))
