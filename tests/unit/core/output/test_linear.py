@@ -1,7 +1,6 @@
 """Work is linear in the text, however small its pieces: counted in characters that are copied, not in seconds."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -9,46 +8,10 @@ from enginehouse.core.output.pieces import ParserInput, Tool, ToolCall
 from enginehouse.core.output.reader import Reader
 from enginehouse.core.output.registry import TOOLS, formats
 from tests.unit.core.output.test_random_outputs import NAMES
+from tests.unit.core.output.written import CALLS
 
 SIZE = 100_000
 GIVEN = ParserInput((Tool("f", {"type": "object", "properties": {"a": {"type": "string"}}}),))
-DSML = "｜DSML｜"
-
-CALLS: dict[str, Callable[[str], str]] = {
-    "hermes": lambda a: f'<tool_call>\n{{"name": "f", "arguments": {{"a": "{a}"}}}}\n</tool_call>',
-    "qwen3_coder": lambda a: f"<tool_call>\n<function=f>\n<parameter=a>\n{a}\n</parameter>\n</function>\n</tool_call>",
-    "glm45": lambda a: f"<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{a}</arg_value>\n</tool_call>",
-    "minimax_m2": lambda a: (
-        f'<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">{a}</parameter>\n</invoke>\n</minimax:tool_call>'
-    ),
-    "deepseek_v3": lambda a: (
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
-        f'{{"a": "{a}"}}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
-    ),
-    "deepseek_v31": lambda a: (
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>"
-        f'{{"a": "{a}"}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
-    ),
-    "deepseek_v32": lambda a: (
-        f'<{DSML}function_calls>\n<{DSML}invoke name="f">\n<{DSML}parameter name="a" string="true">{a}'
-        f"</{DSML}parameter>\n</{DSML}invoke>\n</{DSML}function_calls>"
-    ),
-    "kimi_k2": lambda a: (
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
-        f'{{"a": "{a}"}}<|tool_call_end|><|tool_calls_section_end|>'
-    ),
-    "kimi_k3": lambda a: (
-        '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="a" type="string"<|sep|>'
-        f"{a}<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"
-    ),
-    "llama3_json": lambda a: f'{{"name": "f", "parameters": {{"a": "{a}"}}}}',
-    "llama4_pythonic": lambda a: f"[f(a='{a}')]",
-    "mistral": lambda a: f'[TOOL_CALLS]f[ARGS]{{"a": "{a}"}}',
-    "gemma4": lambda a: f'<|tool_call>call:f{{a:<|"|>{a}<|"|>}}<tool_call|>',
-    "openai": lambda a: f'<|channel|>commentary to=functions.f <|constrain|>json<|message|>{{"a": "{a}"}}',
-}
-"""A call with one long argument, for each format."""
-
 AWKWARD = ("<", " ", "\n", "[", "{", '"', "<tool_call>", "<tool_cal", "</parameter>", "<|channel|>", "]\n", "<｜", "f(")
 
 
