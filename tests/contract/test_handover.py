@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from enginehouse.adapters.engines.engine import Engine
 from enginehouse.core.handover import meeting_point
+from enginehouse.domain.constraint import JsonSchema
 from enginehouse.domain.engine import Role, Target
 from enginehouse.domain.errors import EngineRejected, HandoverFailed
 from enginehouse.domain.handover import Fetch, Handover, Keep, Rendezvous
@@ -61,8 +62,9 @@ class Legs:
     def send(self, engine: Engine, handover: Handover, length: int = 12, **fields: Any) -> tuple[Heard, str]:
         heard, name = Heard(), uuid.uuid4().hex
         prompt = fields.pop("prompt", self.pair.decode.prompt)
+        sampling = fields.pop("sampling", ASKED)
         engine.generate(
-            EngineRequest(name, prompt, length, ASKED, handover=handover, **fields),
+            EngineRequest(name, prompt, length, sampling, handover=handover, **fields),
             heard,
         )
         return heard, name
@@ -289,6 +291,47 @@ def test_p2_vllm_a_client_error_of_the_prefill_leg_is_the_clients(vllm: Pair) ->
     async def test(legs: Legs) -> None:
         heard, _ = legs.send(legs.prefill, Keep(), prefill_only=True, prompt=too_long(legs.prefill))
         assert isinstance(await whole(heard), EngineRejected)
+
+    with_pair(vllm, test)
+
+
+def test_o10_sglangs_first_token_is_drawn_with_all_that_the_answer_wants(sglang: Pair) -> None:
+    async def test(legs: Legs) -> None:
+        wishes = replace(ASKED, logprobs=2, constraint=JsonSchema('{"type": "array"}'))
+        place = Rendezvous("127.0.0.1", sglang.meeting, 4711)
+        kept, first = legs.send(legs.prefill, place, prefill_only=True, sampling=wishes)
+        heard, second = legs.send(legs.decode, place, sampling=wishes)
+        assert await whole(heard) is None
+        assert await whole(kept) is None
+        told = [one for delta in heard.deltas for one in delta.logprobs or ()]
+        assert told == [sglang.decode.likely(token, 2) for token in heard.ids]
+        for server, name in ((sglang.prefill, first), (sglang.decode, second)):
+            event = await asyncio.to_thread(server.wait_event, name, "request")
+            if server.kind.mock:
+                assert (event["logprobs"], event["constraint"]["schema"]) == (2, '{"type": "array"}')
+            else:
+                assert (event["return_logprob"], event["top_logprobs_num"]) == (True, 2)
+                assert event["sampling_params"]["json_schema"] == '{"type": "array"}'
+
+    with_pair(sglang, test)
+
+
+def test_o10_vllms_prefill_engine_is_spared_what_only_the_answer_wants(vllm: Pair) -> None:
+    async def test(legs: Legs) -> None:
+        wishes = replace(ASKED, logprobs=2, constraint=JsonSchema('{"type": "array"}'), logit_bias=((299, 1.0),))
+        kept, first = legs.send(legs.prefill, Keep(), prefill_only=True, sampling=wishes)
+        assert await whole(kept) is None
+        params = kept.deltas[-1].kept
+        assert params is not None
+        heard, second = legs.send(legs.decode, Fetch(params), sampling=wishes)
+        assert await whole(heard) is None
+        told = [one for delta in heard.deltas for one in delta.logprobs or ()]
+        assert told == [vllm.decode.likely(token, 2) for token in heard.ids]
+        for server, name, spared in ((vllm.prefill, first, True), (vllm.decode, second, False)):
+            event = await asyncio.to_thread(server.wait_event, name, "request")
+            seen = event if server.kind.mock else event["params"]
+            names = ("logprobs", "logit_bias", "constraint" if server.kind.mock else "structured_outputs")
+            assert [name not in seen for name in names] == [spared] * 3
 
     with_pair(vllm, test)
 

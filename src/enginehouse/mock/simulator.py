@@ -50,6 +50,15 @@ class Job:
     """What it is answered, and after that EOS; empty: the engine's words."""
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """SGLang: the first token of an answer, drawn by the prefill engine as that was asked to."""
+
+    token: int
+    logprobs: int | None
+    """So many of the most likely ones it was asked for; None: not even for the token's own probability."""
+
+
 @dataclass(eq=False, slots=True)
 class Answer:
     """One request inside the engine, and what it has said so far."""
@@ -76,6 +85,8 @@ class Answer:
     """It is or was on its way."""
     came: int | None = None
     """Its prompt's cache came from another engine; so many of its tokens count as cached."""
+    drawn: Drawn | None = None
+    """Its first token came along."""
     trouble: str = ""
     """Why its hand-over failed."""
 
@@ -154,11 +165,11 @@ class Simulator:
             self.ranks[number].waiting.append(answer)
         return answer
 
-    def release(self, answer: Answer, cached: int | None) -> None:
+    def release(self, answer: Answer, cached: int | None, drawn: Drawn | None = None) -> None:
         """Another engine was met: queue the request. cached: the cache of its prompt has come from there."""
         rank = self.ranks[answer.rank]
         del rank.meeting[answer]
-        answer.came = cached
+        answer.came, answer.drawn = cached, drawn
         rank.waiting.append(answer)
 
     def pass_on(self, answer: Answer) -> None:
@@ -282,10 +293,7 @@ class Simulator:
             self.dead = True
             return False
         job, eos = answer.job, self.vocabulary.eos
-        if job.said:
-            token = job.said[position] if position < len(job.said) else eos
-        else:
-            token = self.vocabulary.token(answer.seed, position)
+        token = self.token(answer, position)
         may_end = position >= job.min_tokens
         if self.settings.eos_after and position + 1 >= self.settings.eos_after and may_end and not job.ignore_eos:
             token = eos
@@ -300,6 +308,15 @@ class Simulator:
         elif position + 1 >= job.max_tokens:
             self._finish(answer, End.LENGTH)
         return True
+
+    def token(self, answer: Answer, position: int) -> int:
+        """What it says there, if nothing ends it."""
+        said = answer.job.said
+        if answer.drawn is not None and position == 0:
+            return answer.drawn.token
+        if not said:
+            return self.vocabulary.token(answer.seed, position)
+        return said[position] if position < len(said) else self.vocabulary.eos
 
     def _extend(self, answer: Answer) -> None:
         """Another block of an answer is full: hold it. A token counts once it was fed back, a step later."""

@@ -184,7 +184,7 @@ class SglangFront:
             }
             if self.engine.settings.ranks > 1:
                 meta["dp_rank"] = str(answer.rank)
-            meta |= logprobs(self.engine, answer.job.wishes, answer.job.prompt, ids, step.total)
+            meta |= logprobs(self.engine, answer, ids, step.total)
         if step.end is not None:
             meta["e2e_latency"] = repr(time.monotonic() - began)
         return pb.GenerateResponse(output_ids=ids, meta_info=meta, finished=step.end is not None).SerializeToString()

@@ -11,6 +11,7 @@ from enginehouse._proto import sglang_runtime_v1_pb2 as pb
 from enginehouse.domain.constraint import Constraint, Grammar, JsonSchema, OneOf, Regex, StructuralTag
 from enginehouse.mock.engine import Engine
 from enginehouse.mock.fronts.rpc import Refused
+from enginehouse.mock.simulator import Answer
 from enginehouse.mock.wishes import Wishes
 
 _Entry = tuple[float | None, int, None]
@@ -53,12 +54,15 @@ def _constraint(params: pb.SamplingParams, *, old: bool) -> Constraint | None:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "guided_decoding must hold a constraint")
 
 
-def logprobs(engine: Engine, asked: Wishes, prompt: Sequence[int], ids: Sequence[int], length: int) -> dict[str, str]:
+def logprobs(engine: Engine, answer: Answer, ids: Sequence[int], length: int) -> dict[str, str]:
     """For the ids of one message; the prompt's are repeated with each. length: of the whole output so far."""
+    asked = answer.job.wishes
     if asked.logprobs is None:
         return {}
-    start = prompt if asked.prompt_logprobs is not None else ()
+    start = answer.job.prompt if asked.prompt_logprobs is not None else ()
     own, first = _entries(engine, ids, asked.logprobs), _entries(engine, start, asked.logprobs)
+    if own and len(ids) == length and answer.drawn is not None and _less(answer.drawn.logprobs, asked.logprobs):
+        own[0] = (0.0, 0, None), []  # the engine that drew the token was not asked, and what stands there is empty
     found: dict[str, object] = {
         "input_token_logprobs": [(None, *entry[1:]) if not at else entry for at, (entry, _) in enumerate(first)],
         "output_token_logprobs": [entry for entry, _ in own],
@@ -68,6 +72,10 @@ def logprobs(engine: Engine, asked: Wishes, prompt: Sequence[int], ids: Sequence
         found["input_top_logprobs"] = [top if at else None for at, (_, top) in enumerate(first)]
         found["output_top_logprobs"] = [top for _, top in own]
     return {name: json.dumps(value) for name, value in found.items()}
+
+
+def _less(told: int | None, wanted: int) -> bool:
+    return told is None or told < wanted
 
 
 def _entries(engine: Engine, ids: Sequence[int], most: int) -> list[tuple[_Entry, list[_Entry]]]:

@@ -13,7 +13,7 @@ from enginehouse.mock.handover.lines import Door
 from enginehouse.mock.handover.rooms import Rooms
 from enginehouse.mock.journal import Journal
 from enginehouse.mock.settings import Faults, MockSettings
-from enginehouse.mock.simulator import Answer
+from enginehouse.mock.simulator import Answer, Drawn
 
 if TYPE_CHECKING:
     from enginehouse.mock.engine import Engine
@@ -120,9 +120,13 @@ class Desk:
             self.engine.die()
             await asyncio.get_running_loop().create_future()  # the dead do nothing more
 
-    def release(self, answer: Answer, cached: int | None = None) -> None:
+    def release(self, answer: Answer, cached: int | None = None, drawn: Drawn | None = None) -> None:
         """Work on a request that waited; cached: its prompt's cache has come."""
-        self._act(answer, lambda: self.engine.simulator.release(answer, cached))
+        self._act(answer, lambda: self.engine.simulator.release(answer, cached, drawn))
+
+    def draw(self, answer: Answer) -> Drawn:
+        """The first token of an answer, with what is known of it."""
+        return Drawn(self.engine.simulator.token(answer, 0), answer.job.wishes.logprobs)
 
     async def computed(self, answer: Answer) -> None:
         """Wait until the prompt of a released request is computed."""

@@ -1,19 +1,20 @@
 """SGLang's hand-over: both legs of a request have its room's number, and meet at the prefill engine.
 
-As there, the prefill engine computes only once the decode engine has come, and a leg that waits in vain ends with an
-abort message. What is not modelled: heartbeats. A decode engine learns at once that its prefill engine died.
+As there, the prefill engine computes only once the decode engine has come, and draws the answer's first token; a leg
+that waits in vain ends with an abort message. What is not modelled: heartbeats. A decode engine learns at once that its
+prefill engine died.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from enginehouse.mock.handover.legs import Meet, Offer
 from enginehouse.mock.handover.lines import hear, say, until_gone
-from enginehouse.mock.simulator import Answer
+from enginehouse.mock.simulator import Answer, Drawn
 
 if TYPE_CHECKING:
     from enginehouse.mock.handover.desk import Desk
@@ -106,7 +107,7 @@ class Rooms:
                 desk.fail(answer, _text("Prefill transfer failed", answer, leg.room))
                 return
             room.over = True
-            say(visitor.writer, passed=True, cached=answer.cached)
+            say(visitor.writer, passed=True, cached=answer.cached, drawn=asdict(desk.draw(answer)))
             desk.pass_on(answer)
         finally:
             if not room.over:
@@ -129,7 +130,7 @@ class Rooms:
                 desk.fail(answer, _text("Decode transfer failed", answer, leg.room))
                 return
             desk.journal.write("passed", rid=answer.job.rid)
-            desk.release(answer, cached=line["cached"])
+            desk.release(answer, cached=line["cached"], drawn=Drawn(**line["drawn"]))
         finally:
             writer.close()
 
