@@ -99,7 +99,8 @@ def test_o5_messages(text: str, expected: list[Piece]) -> None:
         (f"{ASSISTANT} to=functions.look", '<|channel|>commentary<|message|>{"a": 1}', [ONE]),
         (f"{ASSISTANT} to=functions.look<|channel|>commentary json<|message|>", '{"a": 1}', [ONE]),
         ("<|start|>user to=functions.look<|message|>Hi<|end|>", f"{ASSISTANT}{FINAL}So.", [Content("So.")]),
-        ("<|start|>user to=functions.look<|message|>Hi<|end|>", f"{FINAL}So.", [Content("So.")]),
+        ("<|start|>user to=functions.look<|message|>Hi<|end|>", f"{FINAL}{{}}", [Content("{}")]),
+        ("the end of a text to=functions.look", f"{FINAL}{{}}", [Content("{}")]),
     ],
 )
 def test_o5_an_answer_goes_on_where_the_prompt_ends(prompt: str, text: str, expected: list[Piece]) -> None:
@@ -115,6 +116,10 @@ def test_o5_an_answer_goes_on_where_the_prompt_ends(prompt: str, text: str, expe
 )
 def test_o6_a_limit_at_any_place_leaves_no_mark_and_no_half_call(text: str) -> None:
     check_cuts(HARMONY, text, prompt=ASSISTANT)
+
+
+def test_o6_a_limit_in_a_header_leaves_nothing() -> None:
+    assert read(HARMONY, "<|channel|>final json", prompt=ASSISTANT, cut=True) == ()
 
 
 def test_without_tools_or_thinking() -> None:

@@ -22,6 +22,8 @@ ONE, ADDED = ToolCall("look", '{"a": 1}'), ToolCall("add", "{}")
         (f"\n\n{LOOK}\n", [ONE]),
         (f"{LOOK}; {ADD}", [ONE, ADDED]),
         (f"{LOOK}\n{ADD};{LOOK};", [ONE, ADDED, ONE]),
+        (f"{LOOK} ; {ADD}", [ONE, ADDED]),
+        (f"; {LOOK}", [Content(f"; {LOOK}")]),
         (f"{LOOK} So.", [ONE, Content(" So.")]),
         (f"{LOOK}; So.", [ONE, Content("; So.")]),
         (f"{TAG}{LOOK}", [ONE]),

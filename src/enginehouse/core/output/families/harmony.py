@@ -110,14 +110,11 @@ def _call(reader: Reader, name: str) -> Reading[bool]:
 
 
 def _rest(reader: Reader) -> Reading[tuple[str, bool]]:
-    """(what is left of a message, whether another one follows)."""
-    parts: list[str] = []
-    while True:
-        text, mark = yield from reader.take(_BODY)
-        parts.append(text)
-        if mark is None or mark.endswith(START) or reader.ended:
-            return "".join(parts), mark is not None and mark.endswith(START)
-        parts.append(mark)
+    """(what is left of a message up to the first mark, whether another message follows)."""
+    rest, mark = yield from reader.take(_BODY)
+    while mark is not None and not mark.endswith(START):
+        _, mark = yield from reader.take(_BODY)
+    return rest, mark is not None
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
