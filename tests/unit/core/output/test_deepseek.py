@@ -139,6 +139,8 @@ AX = ToolCall("look", '{"a": "x"}')
         (f"{OPEN}look{SHUT}", [Content(f"{OPEN}look{SHUT}")]),
         (f"{OPEN}{invoke('look', 'a=1')}{SHUT}", [Content(f"{OPEN}{invoke('look', 'a=1')}{SHUT}")]),
         (f"{OPEN}{invoke('', A)}{SHUT}", [Content(f"{OPEN}{invoke('', A)}{SHUT}")]),
+        (f'{OPEN}<{DSML}invoke name=""/>{SHUT}', [Content(f'{OPEN}<{DSML}invoke name=""/>{SHUT}')]),
+        (f"{OPEN}{invoke('look', 'b' + A)}{SHUT}", [Content(f"{OPEN}{invoke('look', 'b' + A)}{SHUT}")]),
         (f"{OPEN}{invoke('look', A + 'b')}{SHUT}", [Content(f"{OPEN}{invoke('look', A + 'b')}{SHUT}")]),
         (f'{OPEN}<{DSML}invoke nam="look">{A}{SHUT}', [Content(f'{OPEN}<{DSML}invoke nam="look">{A}{SHUT}')]),
         (f"{OPEN}{invoke('look', A)}{invoke('add', '?')}{SHUT}", [AX, Content(f"{invoke('add', '?')}{SHUT}")]),
