@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import structlog
@@ -98,7 +99,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
     )
     models = Models(
         fleet,
-        tokenizer_finder(settings.fleet.tokenizer),
+        tokenizer_finder(settings.fleet.tokenizer, settings.fleet.chat_template),
         name=settings.fleet.model,
         patience=settings.requests.hold_timeout,
         formats=settings.formats,
@@ -209,19 +210,22 @@ def open_feeds(settings: Settings) -> list[Feed]:
     return feeds
 
 
-def tokenizer_finder(named: str | None) -> LoadTokenizer:
-    """How to come by a tokenizer: the one that the operator named, else the engine's own, else the path it names."""
+def tokenizer_finder(named: str | None, chat_template: Path | None = None) -> LoadTokenizer:
+    """How to come by a tokenizer: the one that the operator named, else the engine's own, else the path it names.
+
+    chat_template: file with one to be used instead of the model's own, whichever it is.
+    """
 
     async def find(card: ModelCard, member: Member | None) -> Tokenizer:
         if named is not None:
-            return await _load(named, f"--tokenizer {named}")
+            return await _load(named, f"--tokenizer {named}", chat_template)
         files = await member.engine.tokenizer_files() if member is not None else {}
         if files:
-            return await _load(None, "the engine's own", files)
+            return await _load(None, "the engine's own", chat_template, files)
         tried = []
         for path in dict.fromkeys(path for path in (card.tokenizer_path, card.model_path) if path):
             try:
-                return await _load(path, path)
+                return await _load(path, path, chat_template)
             except TokenizerUnavailable as error:
                 tried.append(str(error))
         raise TokenizerUnavailable(
@@ -233,8 +237,10 @@ def tokenizer_finder(named: str | None) -> LoadTokenizer:
     return find
 
 
-async def _load(source: str | None, what: str, files: Mapping[str, bytes] | None = None) -> Tokenizer:
+async def _load(
+    source: str | None, what: str, chat_template: Path | None, files: Mapping[str, bytes] | None = None
+) -> Tokenizer:
     try:
-        return await asyncio.to_thread(load_tokenizer, source, files)
+        return await asyncio.to_thread(load_tokenizer, source, files, None, chat_template)
     except TokenizerError as error:
         raise TokenizerUnavailable(f"{what}: {error}") from error

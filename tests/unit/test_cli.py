@@ -134,7 +134,7 @@ def test_check_says_what_serve_would_do(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setenv("ENGINEHOUSE_POLICE", "random")
     monkeypatch.setenv("KUBECONFIG", "/no/such/kubeconfig")
     argv = ["check", "--engine=grpc://a:1?role=decode", "--pods=app=x", "--pod-port=3", "--engines-file=/no/such/file"]
-    assert main([*argv, "--tokenizer=/no/such/model"]) == 0
+    assert main([*argv, "--tokenizer=/no/such/model", "--chat-template=/no/such/template"]) == 0
     out = capsys.readouterr().out
     assert "engine grpc://a:1 (decode)" in out
     assert "watch pods 'app=x', port 3" in out
@@ -142,6 +142,7 @@ def test_check_says_what_serve_would_do(capsys: pytest.CaptureFixture[str], monk
     assert "warning: --engines-file: '/no/such/file' cannot be read: No such file or directory" in out
     assert "warning: no kubeconfig file at /no/such/kubeconfig; serve would not start here" in out
     assert "warning: --tokenizer: '/no/such/model' is no folder here" in out
+    assert "warning: --chat-template: '/no/such/template' is no file here" in out
     assert "warning: ENGINEHOUSE_POLICE is not a setting; did you mean 'ENGINEHOUSE_POLICY'?" in out
 
 

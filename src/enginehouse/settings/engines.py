@@ -41,6 +41,8 @@ class FleetSettings:
     tokenizer: str | None = None
     """Folder with tokenizer.json, or a repository id in the local hub cache. None: what the engines hand out, else the
     path they name if it exists here."""
+    chat_template: Path | None = None
+    """File with a chat template (Jinja), used instead of the model's own."""
     topology: TopologyName = "auto"
     """Whether engines do a whole request each (`aggregated`) or prefill and decode apart (`disaggregated`). `auto`
     decides by the engines found at the start. It does not change while the program runs."""

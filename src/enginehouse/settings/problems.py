@@ -174,6 +174,9 @@ def missing_files(settings: Settings) -> Iterator[str]:
             find_files(tokenizer)
         except (TokenizerError, OSError) as error:
             yield f"--tokenizer: {error}"
+    template = settings.fleet.chat_template
+    if template is not None and not template.is_file():
+        yield f"--chat-template: {str(template)!r} is no file here"
     if settings.sources.pods is not None or settings.sources.prefill_pods is not None:
         from enginehouse.adapters.kube.access import KubeConfigError
         from enginehouse.adapters.kube.locate import find_access

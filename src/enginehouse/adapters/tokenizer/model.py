@@ -47,8 +47,6 @@ class TokenizerSettings:
     segment_cache_mib: int = 16
     """Memory, in MiB, for the ids of earlier messages: a chat that goes on is then encoded only where it is new. 0
     switches it off."""
-    chat_template: Path | None = None
-    """File with a chat template (Jinja), used instead of the model's own."""
 
 
 @cache
@@ -65,8 +63,13 @@ def _thread_for_vast() -> ThreadPoolExecutor:
 class ModelTokenizer:
     """See ports.Tokenizer."""
 
-    def __init__(self, files: Mapping[str, bytes], settings: TokenizerSettings) -> None:
-        """Raises TokenizerError. Takes up to a second or two for a large vocabulary: call it in a thread."""
+    def __init__(
+        self, files: Mapping[str, bytes], settings: TokenizerSettings, chat_template: bytes | None = None
+    ) -> None:
+        """Raises TokenizerError. Takes up to a second or two for a large vocabulary: call it in a thread.
+
+        chat_template: source of one to be used instead of the model's own.
+        """
         tokenizer_json = files.get("tokenizer.json")
         if tokenizer_json is None:
             raise TokenizerError(f"there is no tokenizer.json among {', '.join(sorted(files)) or 'no files'}")
@@ -76,7 +79,7 @@ class ModelTokenizer:
         self.eos_token_ids = eos_token_ids(files, content)
         self.template_problem: str | None = None
         """Why there is no usable chat template; None when there is one."""
-        self._template = self._open_template(files, settings.chat_template)
+        self._template = self._open_template(files, chat_template)
 
         library = open_library(tokenizer_json)
         special = [token for number in sorted(content.special) if (token := content.tokens[number])]
@@ -88,13 +91,10 @@ class ModelTokenizer:
         del library, fast, content
         _give_back()
 
-    def _open_template(self, files: Mapping[str, bytes], path: Path | None) -> ChatTemplates | None:
+    def _open_template(self, files: Mapping[str, bytes], named: bytes | None) -> ChatTemplates | None:
         """A template of the model's that is broken leaves completions; one that was named has to work."""
-        if path is not None:
-            try:
-                return find_templates(with_template(files, path.read_bytes()))
-            except OSError as error:
-                raise TokenizerError(f"the chat template {path} cannot be read: {error.strerror}") from error
+        if named is not None:
+            return find_templates(with_template(files, named))
         try:
             template = find_templates(files)
         except TokenizerError as error:
@@ -161,17 +161,22 @@ def load_tokenizer(
     source: str | None = None,
     files: Mapping[str, bytes] | None = None,
     settings: TokenizerSettings | None = None,
+    chat_template: Path | None = None,
 ) -> ModelTokenizer:
     """From files that an engine handed out if there are any, else from `source`.
 
-    source: a folder, or a model id whose files are in the local hub cache. Raises TokenizerError. Takes up to a second
-    or two: call it in a thread.
+    source: a folder, or a model id whose files are in the local hub cache. chat_template: file with one to be used
+    instead of the model's own. Raises TokenizerError. Takes up to a second or two: call it in a thread.
     """
     if not files:
         if not source:
             raise TokenizerError("the engine hands out no tokenizer and none is configured; give --tokenizer")
         files = find_files(source)
-    tokenizer = ModelTokenizer(files, settings or TokenizerSettings())
+    try:
+        template = chat_template.read_bytes() if chat_template is not None else None
+    except OSError as error:
+        raise TokenizerError(f"the chat template {chat_template} cannot be read: {error.strerror}") from error
+    tokenizer = ModelTokenizer(files, settings or TokenizerSettings(), template)
     log.info("tokenizer loaded", tokens=tokenizer.vocab_size, fast=tokenizer.fast, digest=tokenizer.digest[:12])
     return tokenizer
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from enginehouse.adapters.tokenizer import ModelTokenizer, TokenizerError, TokenizerSettings, load_tokenizer
+from enginehouse.adapters.tokenizer import TokenizerError, load_tokenizer
 from enginehouse.adapters.tokenizer.templates import find_templates
 from tests.unit.adapters.tokenizer import models
 
@@ -81,22 +81,22 @@ def test_a_template_of_the_operator_replaces_all_of_the_models(tmp_path: Path) -
     path.write_text("mine: {{ messages[0].content }}", encoding="utf-8")
     for content in (listed(**NAMED), apart(), {}):
         files = models.files(models.byte_level()) | content
-        tokenizer = ModelTokenizer(files, TokenizerSettings(chat_template=path))
+        tokenizer = load_tokenizer(files=files, chat_template=path)
         for options in ({}, {"tools": TOOLS}, {"documents": DOCUMENTS}):
             ids = asyncio.run(tokenizer.encode_chat(HELLO, options)).token_ids
             assert tokenizer.decoder().push(ids) == "mine: the dog"
         assert tokenizer.chat_template == "mine: {{ messages[0].content }}"
-        assert tokenizer.digest == ModelTokenizer(files, TokenizerSettings()).digest
+        assert tokenizer.digest == load_tokenizer(files=files).digest
 
 
 def test_a_template_of_the_operator_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     files = models.files(models.byte_level()) | apart()
     with pytest.raises(TokenizerError, match=r"missing\.jinja cannot be read"):
-        ModelTokenizer(files, TokenizerSettings(chat_template=tmp_path / "missing.jinja"))
+        load_tokenizer(files=files, chat_template=tmp_path / "missing.jinja")
     for content, words in ((b"{% if %}", "cannot be compiled"), (b"\xff", "not UTF-8")):
         (tmp_path / "broken.jinja").write_bytes(content)
         with pytest.raises(TokenizerError, match=words):
-            ModelTokenizer(files, TokenizerSettings(chat_template=tmp_path / "broken.jinja"))
+            load_tokenizer(files=files, chat_template=tmp_path / "broken.jinja")
 
 
 def test_o12_special_tokens_with_names_of_their_own_reach_the_template() -> None:
