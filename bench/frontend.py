@@ -5,6 +5,8 @@
 Many streams: `python -m bench.frontend --streams 2000 --pace 4 --max-tokens 32 --rounds 1`. Engines, frontend and
 clients share the machine, so streams times pace must be what it can carry: else the figures are those of a queue.
 
+Parsers: `python -m bench.frontend --parsers --rounds 5` compares parsers of calls and thinking, on and off.
+
 KV events: `python -m bench.frontend --kv-events --engines 16` compares policy kv with and without events.
 """
 
@@ -34,6 +36,7 @@ from bench.contestants import (
     wait_serving,
 )
 from bench.frontend_kv import run_kv
+from bench.frontend_parsers import run_parsers
 from bench.load import Load, Outcome, close, connect, first_tokens, request_bytes
 from bench.measure import percentile
 from bench.report import Bar, print_bars, run_in_folder
@@ -284,8 +287,9 @@ def main() -> None:
     parser.add_argument("--kv-events", action="store_true", help="measure what KV events cost, and nothing else")
     parser.add_argument("--kv-rate", type=float, default=25.0, help="batches of events per second of each engine")
     parser.add_argument("--kv-blocks", type=int, default=40, help="blocks stored, and as many removed, by a batch")
+    parser.add_argument("--parsers", action="store_true", help="measure what parsers cost, and nothing else")
     options = parser.parse_args()
-    measure = run_kv if options.kv_events else run
+    measure = run_kv if options.kv_events else run_parsers if options.parsers else run
     result = run_in_folder("frontend", lambda folder: measure(options, folder))
     if options.json:
         print(json.dumps(result))

@@ -19,6 +19,10 @@ _WORDS = _TEXT.split()
 _HEAD = (
     "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 )
+_TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    for name in ("look_up", "write_down")
+]
 _CONTENT = re.compile(rb'"content": ?"[^"]')
 _COUNT = re.compile(rb'"completion_tokens": ?(\d+)')
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -33,6 +37,8 @@ class Load:
     prompt_words: int = 300
     max_tokens: int = 128
     model: str = "mock"
+    tools: bool = False
+    """Offer the model some."""
 
 
 @dataclass
@@ -56,8 +62,10 @@ def prompt(words: int, seed: int) -> str:
 
 def request_bytes(load: Load, seed: int) -> bytes:
     """One streamed chat request as it goes over the wire."""
+    tools = {"tools": _TOOLS} if load.tools else {}
     body = json.dumps(
         {
+            **tools,
             "model": load.model,
             "messages": [{"role": "user", "content": prompt(load.prompt_words, seed)}],
             "max_tokens": load.max_tokens,
