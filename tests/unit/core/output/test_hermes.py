@@ -46,6 +46,9 @@ def calling(value: str) -> str:
         (f"{calling('[1]')}\n{LOOK}", [Content(calling("[1]")), ONE]),
         (f"<tool_call> {LOOK}", [Content("<tool_call> "), ONE]),
         ("Use <tool_cal", [Content("Use <tool_cal")]),
+        # A mark with nothing behind it says nothing.
+        ("First.\n<tool_call>", [Content("First.")]),
+        ("<tool_call>\n", []),
         ("Hm.</tool_call>", [Content("Hm.</tool_call>")]),
         (" a\n", [Content(" a\n")]),
     ],
