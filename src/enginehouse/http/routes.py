@@ -11,6 +11,7 @@ from enginehouse.http.embeddings import embeddings
 from enginehouse.http.errors import handlers
 from enginehouse.http.explain import Explain
 from enginehouse.http.messages import MESSAGES, count_tokens
+from enginehouse.http.openapi import openapi
 from enginehouse.http.responses import RESPONSES
 from enginehouse.http.shapes import COMPLETION, chat_api
 from enginehouse.http.tokenize import detokenize, tokenize
@@ -39,6 +40,7 @@ def build(models: Models, generator: Generator, meters: Meters, admin: Admin, op
             ),
             Route("/v1/models", admin.models),
             Route("/v1/models/{name:path}", admin.model),
+            Route("/openapi.json", openapi(options.reasoning_field)),
             Route("/livez", admin.live),
             Route("/readyz", admin.ready),
             Route("/health", admin.health),

@@ -118,7 +118,7 @@ class ThinkingAsItWants(Struct, tag="adaptive", tag_field="type", forbid_unknown
     display: Literal["summarized"] | None = None
 
 
-class SchemaFormat(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class OutputSchema(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True, frozen=True):
     """JSON of a schema."""
 
     schema: dict[str, Any]
@@ -128,7 +128,7 @@ class OutputConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """How much effort the model makes, and what its text must be."""
 
     effort: _Effort | None = None
-    format: SchemaFormat | None = None
+    format: OutputSchema | None = None
 
 
 class Metadata(Struct, forbid_unknown_fields=True, frozen=True):

@@ -12,27 +12,15 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from enginehouse.core.openai.bounds import MAX_PROMPTS
-from enginehouse.core.openai.fields import TOKEN_ID_MAX
 from enginehouse.core.shapes import Body, inputs
 from enginehouse.domain.errors import ContextLengthExceeded, EngineBroken, InvalidRequest
-
-_IDS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": TOKEN_ID_MAX}, "minItems": 1}
-_TEXT: Final = {"type": "string", "minLength": 1}
-_INPUT: Final = {
-    "anyOf": [
-        _TEXT,
-        _IDS,
-        *({"type": "array", "items": of, "minItems": 1, "maxItems": MAX_PROMPTS} for of in (_TEXT, _IDS)),
-    ]
-}
 
 
 class EmbeddingFields(Struct, kw_only=True, frozen=True):
     """`POST /v1/embeddings`."""
 
     model: Annotated[str, Meta(min_length=1)]
-    input: Annotated[Any, Meta(extra_json_schema=_INPUT)]  # `inputs` checks it
+    input: Any  # `inputs` checks it
     encoding_format: Literal["float", "base64"] | None = None
     add_special_tokens: bool | None = None
     user: str | None = None

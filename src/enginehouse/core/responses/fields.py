@@ -28,7 +28,7 @@ class OutputText(Struct, tag="output_text", tag_field="type", forbid_unknown_fie
     logprobs: list[Any] | None = None
 
 
-class Message(Struct, forbid_unknown_fields=True, frozen=True):
+class InputMessage(Struct, forbid_unknown_fields=True, frozen=True):
     """Somebody says something."""
 
     role: Literal["user", "assistant", "system", "developer"]
@@ -83,9 +83,9 @@ class ReasoningItem(Struct, forbid_unknown_fields=True, frozen=True):
     status: _Status | None = None
 
 
-Item = Message | FunctionCall | FunctionCallOutput | ReasoningItem
-ITEMS: Final[dict[str, type[Message] | type[FunctionCall] | type[FunctionCallOutput] | type[ReasoningItem]]] = {
-    "message": Message,
+Item = InputMessage | FunctionCall | FunctionCallOutput | ReasoningItem
+ITEMS: Final[dict[str, type[InputMessage] | type[FunctionCall] | type[FunctionCallOutput] | type[ReasoningItem]]] = {
+    "message": InputMessage,
     "function_call": FunctionCall,
     "function_call_output": FunctionCallOutput,
     "reasoning": ReasoningItem,
@@ -148,7 +148,7 @@ class ReasoningConfig(Struct, forbid_unknown_fields=True, frozen=True):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
+class ResponseStreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
     """Obfuscation pads events against eavesdroppers; a server is free not to."""
 
     include_obfuscation: bool | None = None
@@ -161,7 +161,7 @@ class ResponseFields(Struct, kw_only=True, frozen=True):
     input: str | list[Any]  # read_input checks the items
     instructions: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=TOKEN_ID_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=2.0**-126, le=1)] | None = None

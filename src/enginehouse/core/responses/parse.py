@@ -17,8 +17,8 @@ from enginehouse.core.responses.fields import (
     AllowedTools,
     FunctionCall,
     FunctionCallOutput,
+    InputMessage,
     JsonFormat,
-    Message,
     ReasoningItem,
     ResponseFields,
     SchemaFormat,
@@ -89,7 +89,7 @@ def _take(item: Any, where: str, history: History) -> None:
             code="unsupported_value",
         )
     match convert(item, ITEMS[name], where):
-        case Message(role, content):
+        case InputMessage(role, content):
             history.says(role, content if isinstance(content, str) else [part.text for part in content])
         case FunctionCall(_, call_id, tool, arguments):
             history.calls(call_id, tool, history.arguments(arguments, f"{where}.arguments"))

@@ -1,0 +1,1 @@
+"""The OpenAPI document: every path, what it takes and what it answers, made from declarations."""
