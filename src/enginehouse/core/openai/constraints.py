@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from enginehouse.core.openai.refusals import kind, printable, too_much
-from enginehouse.core.openai.schema import check_schema
+from enginehouse.core.openai.schema import check_schema, json_text
 from enginehouse.domain.constraint import (
     Constraint,
     Grammar,
@@ -50,7 +50,7 @@ def read_constraint(asked: Mapping[str, Any]) -> tuple[Constraint | None, str]:
 def json_schema(schema: Any, where: str) -> JsonSchema:
     """A schema, given as an object, that is checked."""
     check_schema(schema, where)
-    return JsonSchema(msgspec.json.encode(schema).decode())
+    return JsonSchema(json_text(schema, where))
 
 
 def _response_format(value: Any, where: str) -> Constraint | None:
@@ -143,7 +143,7 @@ def _structural_tag(value: Any, where: str) -> Constraint:
     )
     if not whole:
         raise _wrong(where, "is no structural tag; it must be an object with 'format', or 'structures' and 'triggers'")
-    return StructuralTag(msgspec.json.encode({"type": "structural_tag"} | value).decode())
+    return StructuralTag(json_text({"type": "structural_tag"} | value, where))
 
 
 def _text(value: Any, where: str, what: str) -> str:

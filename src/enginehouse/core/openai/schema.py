@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote
 
+import msgspec
+
 from enginehouse.core.openai.refusals import kind, printable, too_much
 from enginehouse.domain.errors import InvalidRequest
 
@@ -113,6 +115,14 @@ def check_schema(schema: Any, where: str) -> None:
         if "$ref" in inner and _target(schema, inner["$ref"]) is None:
             raise _wrong(f"{place}.$ref", "leads nowhere; it must be '#', or '#/...' to a place in the same schema")
         todo.extend((found, place + step, depth + 1) for found, step in _inside(inner, place))
+
+
+def json_text(value: Any, where: str) -> str:
+    """JSON of what came as JSON. Raises InvalidRequest."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except RecursionError:  # what can just be read may be just too deep here
+        raise _wrong(where, "is nested too deeply") from None
 
 
 def _inside(schema: dict[str, Any], place: str) -> Iterator[tuple[Any, str]]:

@@ -6,11 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from enginehouse.core.openai.refusals import kind, printable, too_much
 from enginehouse.core.openai.requests import ToolChoice, ToolChoiceMode
-from enginehouse.core.openai.schema import check_schema, has_refs, moved
+from enginehouse.core.openai.schema import check_schema, has_refs, json_text, moved
 from enginehouse.core.output.pieces import Tool
 from enginehouse.domain.constraint import JsonSchema
 from enginehouse.domain.errors import InvalidRequest
@@ -137,7 +135,7 @@ def forced_schema(offer: Offer, parallel: bool) -> JsonSchema | None:
     """What an answer must be that has to call tools; None: it has not.
 
     A named tool: its arguments. Else a list of objects with `name` and `parameters`, of one only unless several calls
-    may stand side by side.
+    may stand side by side. Raises InvalidRequest.
     """
     if offer.choice.mode not in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED):
         return None
@@ -146,8 +144,8 @@ def forced_schema(offer: Offer, parallel: bool) -> JsonSchema | None:
         schema = tool["function"]["parameters"]
         schemas[tool["function"]["name"]] = schema if "type" in schema else {"type": "object", **schema}
     if offer.choice.name is not None:
-        return _text(schemas[offer.choice.name])
-    return _text(_any_calls(schemas, parallel))
+        return JsonSchema(json_text(schemas[offer.choice.name], "tools"))
+    return JsonSchema(json_text(_any_calls(schemas, parallel), "tools"))
 
 
 def _any_calls(schemas: dict[str, dict[str, Any]], parallel: bool) -> dict[str, Any]:
@@ -170,10 +168,6 @@ def _any_calls(schemas: dict[str, dict[str, Any]], parallel: bool) -> dict[str, 
     items = calls[0] if len(calls) == 1 else {"anyOf": calls}
     whole: dict[str, Any] = {"type": "array", "minItems": 1, **most, "items": items}
     return {**whole, "$defs": shared} if shared else whole
-
-
-def _text(schema: dict[str, Any]) -> JsonSchema:
-    return JsonSchema(msgspec.json.encode(schema).decode())
 
 
 def _wrong(where: str, problem: str) -> InvalidRequest:

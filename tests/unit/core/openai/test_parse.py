@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enginehouse.core.openai.fields import CHAT_FIELDS, COMPLETION_FIELDS, RIGHT
+from enginehouse.core.openai.needs import needs
 from enginehouse.core.openai.parse import parse_chat, parse_completion, parse_either
 from enginehouse.core.openai.refusals import STEERING, UNSUPPORTED
 from enginehouse.domain.errors import InvalidRequest
@@ -468,6 +469,92 @@ def test_o8_whatever_the_object_only_a_named_400_comes_of_it(more: dict[str, Any
             parse(body)
         except InvalidRequest as error:
             assert error.message  # noqa: PT017  (a refusal is one of two right answers)
+
+
+FULL_CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [
+        {"role": "system", "content": [{"type": "text", "text": "a"}]},
+        {"role": "user", "content": "b", "name": "n"},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "r",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "d"},
+    ],
+    "tools": [
+        {
+            "type": "function",
+            "function": {
+                "name": "f",
+                "description": "d",
+                "strict": True,
+                "parameters": {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {}}},
+            },
+        }
+    ],
+    "tool_choice": {"type": "function", "function": {"name": "f"}},
+    "logit_bias": {"5": 1},
+    "stop": ["a"],
+    "stream_options": {"include_usage": True},
+    "documents": [{"text": "x"}],
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+ALLOWED = {"mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}
+FORMED = {
+    "type": "json_schema",
+    "json_schema": {"name": "n", "schema": {"type": "object", "anyOf": [{"required": ["a"], "minProperties": 1}]}},
+}
+BODIES: list[tuple[Any, dict[str, Any]]] = [
+    (parse_chat, FULL_CHAT),
+    (parse_chat, FULL_CHAT | {"tool_choice": {"type": "allowed_tools", "allowed_tools": ALLOWED}}),
+    (parse_chat, {"model": "m", "messages": HELLO, "response_format": FORMED}),
+    (parse_chat, {"model": "m", "messages": HELLO, "structured_outputs": {"json": FORMED["json_schema"]}}),
+    (parse_chat, {"model": "m", "messages": HELLO, "response_format": {"type": "structural_tag", "format": {"a": 1}}}),
+    (parse_completion, {"model": "m", "prompt": [[1, 2], [3]], "guided_choice": ["a"], "echo": True, "logprobs": 1}),
+]
+others = json_values | st.sampled_from(
+    [10**30, -(10**400), "none", "auto", "function", "text", [[]] * 3, "#", "\ud83d\ude82"]
+)
+
+
+def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [here, *[place for key, one in inner for place in places(one, (*here, key))]]
+
+
+@given(data=st.data(), kind=st.sampled_from(BODIES))
+def test_o8_whatever_stands_in_place_of_something_right_only_a_named_400_comes_of_it(
+    data: st.DataObject, kind: tuple[Any, dict[str, Any]]
+) -> None:
+    parse, right = kind
+    body = json.loads(json.dumps(right))
+    for _ in range(data.draw(st.integers(0, 2))):
+        *way, last = data.draw(st.sampled_from([place for place in places(body) if place]))
+        holder = body
+        for step in way:
+            holder = holder[step]
+        holder[last] = json.loads(json.dumps(data.draw(others)))  # drawn ones are shared, and this may be changed
+    try:
+        request = parse(json.dumps(body).encode())
+    except InvalidRequest as error:
+        assert error.param is not None or error.code in ("invalid_json", "unknown_parameter")  # noqa: PT017
+        assert error.status == 400  # noqa: PT017
+    else:
+        assert needs(request)
+
+
+@pytest.mark.parametrize("depth", range(900, 1001, 3))
+def test_o8_values_about_as_deep_as_can_be_read_are_taken_or_refused(depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    for more in (f'"guided_json": {{"enum": {deep}}}', f'"documents": [{{"a": {deep}}}]', f'"tools": {deep}'):
+        try:
+            parse_chat(f'{{"model": "m", "messages": [{{"role": "user", "content": "x"}}], {more}}}'.encode())
+        except InvalidRequest as error:
+            assert error.status == 400  # noqa: PT017
 
 
 @given(st.binary(max_size=60) | st.text(max_size=40).map(str.encode))
