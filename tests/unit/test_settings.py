@@ -178,6 +178,10 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             for host in ("999.1.1.1", "1.2.3", "[::1]", "a b", "-a", "a..b", "http://a", "")
         ),
         (["--engine=grpc://a:1", "--affinity-load-factor=0.5"], ["--affinity-load-factor: 0.5 is too small"]),
+        (
+            ["--engine=grpc://a:1", "--reasoning-field=role"],
+            ["--reasoning-field: 'role' cannot be it; reasoning_content and reasoning are what clients look for"],
+        ),
         (["--engine=grpc://a:1", "--affinity-header=x y"], ["--affinity-header: 'x y' is no name of a header"]),
         (["--engine=grpc://a:1", "--prefill-wait=0"], ["--prefill-wait: 0", "more than 0"]),
         (["--engine=grpc://a:1", "--prefill-min-tokens=-1"], ["--prefill-min-tokens: -1", "0 or more"]),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from enginehouse.core.output.registry import AUTO, NONE
 from enginehouse.domain.engine import Target
 from enginehouse.settings.table import rows
 
@@ -31,6 +32,10 @@ def plan(settings: Settings) -> Iterator[str]:
             yield f"watch {what} {selector!r}, port {port if port is not None else 'from their annotation only'}"
     yield f"serve {fleet.model or 'the model that the first engine serves'}, {settings.topology} topology"
     yield f"tokenizer {fleet.tokenizer or 'from the engines'}, routing {settings.routing.policy}"
+    formats = settings.formats
+    for what, parser in (("calls of tools", formats.tool_parser), ("thinking", formats.reasoning_parser)):
+        if parser != AUTO:
+            yield f"leave {what} in the content" if parser == NONE else f"read {what} as {parser}"
     yield from _routing_plan(settings)
 
 

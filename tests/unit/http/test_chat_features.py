@@ -10,10 +10,12 @@ import httpx
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from enginehouse.core.output.registry import TOOLS as TOOL_PARSERS
 from enginehouse.core.output.selection import FormatSettings
 from enginehouse.domain.constraint import JsonSchema
 from enginehouse.domain.stream import Delta, Finish, TokenLogprob
 from enginehouse.testing.engines import FakeCall
+from enginehouse.testing.feeds import fake_wanted
 from tests.unit.http.test_completions import TOKENIZER, Edge, events, run
 
 QWEN = FormatSettings("hermes", "qwen3")
@@ -324,3 +326,16 @@ def test_o3_a_stop_string_stays_where_the_client_wants_it() -> None:
         assert message(response, stream)[0]["content"] == "Hello world,"
 
     both(scenario)
+
+
+def test_parsers_follow_what_the_engines_report() -> None:
+    async def scenario(edge: Edge) -> None:
+        assert edge.models.current is not None
+        assert edge.models.current.formats.tools is None
+        edge.engines.listen("10.0.0.2:9000", context_length=64, tool_parser="hermes", reasoning_parser="unheard_of")
+        edge.feed.list(fake_wanted("a", "10.0.0.1:9000"), fake_wanted("b", "10.0.0.2:9000"))
+        while edge.models.current.formats.tools != TOOL_PARSERS["hermes"]:
+            await asyncio.sleep(0.001)
+        assert edge.models.current.formats.thinking is None
+
+    run(scenario)

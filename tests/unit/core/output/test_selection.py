@@ -1,0 +1,71 @@
+"""Whose word counts on how a model's answers are read: the operator's, the engines', the template's."""
+
+import pytest
+
+from enginehouse.core.output.registry import AUTO, NONE, REASONING, TOOLS
+from enginehouse.core.output.selection import FormatSettings, format_problems, select
+
+TEMPLATE = (
+    '{% if tools %}<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>{% endif %}'
+    "{{ '<think>\n' }}{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "reported", "template", "tools", "thinking"),
+    [
+        ((AUTO, AUTO), (None, None), None, None, None),
+        ((AUTO, AUTO), ("glm45", "qwen3"), None, "glm45", "qwen3"),
+        (("hermes", AUTO), ("glm45", "qwen3"), None, "hermes", "qwen3"),
+        ((NONE, NONE), ("glm45", "qwen3"), TEMPLATE, None, None),
+        ((AUTO, AUTO), (None, None), TEMPLATE, "hermes", "qwen3"),
+        ((AUTO, NONE), ("glm45", None), TEMPLATE, "glm45", None),
+        ((AUTO, AUTO), ("", ""), TEMPLATE, "hermes", "qwen3"),
+    ],
+)
+def test_the_operators_word_counts_then_the_engines_then_the_template(
+    told: tuple[str, str],
+    reported: tuple[str | None, str | None],
+    template: str | None,
+    tools: str | None,
+    thinking: str | None,
+) -> None:
+    found, unknown = select(FormatSettings(*told), *reported, template)
+    assert found.tools == (TOOLS[tools] if tools else None)
+    assert found.thinking == (REASONING[thinking] if thinking else None)
+    assert unknown == ()
+
+
+def test_a_name_that_nobody_knows_is_told_and_the_template_looked_at() -> None:
+    found, unknown = select(FormatSettings(), "brand_new", "newer", TEMPLATE)
+    assert found.tools == TOOLS["hermes"]
+    assert unknown == (
+        "the engines' tool parser 'brand_new' is not known here",
+        "the engines' reasoning parser 'newer' is not known here",
+    )
+    assert select(FormatSettings("glm45", "qwen3"), "brand_new", "newer", TEMPLATE)[1] == ()
+
+
+@pytest.mark.parametrize("name", [*TOOLS, AUTO, NONE])
+def test_every_name_of_a_tool_parser_is_taken(name: str) -> None:
+    assert list(format_problems(FormatSettings(name))) == []
+
+
+@pytest.mark.parametrize("name", [*REASONING, AUTO, NONE])
+def test_every_name_of_a_reasoning_parser_is_taken(name: str) -> None:
+    assert list(format_problems(FormatSettings(AUTO, name))) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "begins", "holds"),
+    [
+        (FormatSettings("qwen9"), "--tool-parser: 'qwen9' is not known; auto, none and these are: ", "hermes"),
+        (FormatSettings(AUTO, "hermes"), "--reasoning-parser: 'hermes' is not known; ", "deepseek_r1"),
+        (FormatSettings(reasoning_field="content"), "--reasoning-field: 'content' cannot be it; ", "reasoning_content"),
+        (FormatSettings(reasoning_field=""), "--reasoning-field: '' cannot be it; ", "reasoning_content"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_would_be_right(settings: FormatSettings, begins: str, holds: str) -> None:
+    (problem,) = format_problems(settings)
+    assert problem.startswith(begins)
+    assert holds in problem
