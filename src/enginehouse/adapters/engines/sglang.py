@@ -29,6 +29,7 @@ from enginehouse.domain.stream import Embedding
 from enginehouse.ports import EngineLoad, Link
 
 _SERVICE = "/sglang.runtime.v1.SglangService/"
+_HIGHEST = (1 << 31) - 1
 _prompts = Prompts()
 """One for all engines: the legs of a hand-over go to two."""
 
@@ -177,7 +178,7 @@ class SglangProtocol:
             rid=request.request_id,
             routed_dp_rank=request.rank,
             disaggregated_params=_meeting(request.handover) if request.handover is not None else None,
-            priority=asked.priority * self._urgency or None,
+            priority=min(asked.priority * self._urgency, _HIGHEST) or None,
         )
         if asked.constraint is not None:
             constrain(message.sampling_params, asked.constraint, guided=self._guided)

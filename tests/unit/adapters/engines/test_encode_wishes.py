@@ -243,6 +243,11 @@ def test_sglang_is_told_priorities_in_its_own_order_and_only_where_it_heeds_them
     assert (message.HasField("priority"), message.priority) == (sent != 0, sent)
 
 
+def test_the_most_urgent_of_all_fits_when_it_is_turned_round() -> None:
+    sent = to_sglang(Sampling(priority=-(2**31)), kv_events=None, enable_priority_scheduling=True)
+    assert sent.priority == 2**31 - 1
+
+
 def test_the_native_engine_is_told_priorities() -> None:
     assert to_native(request(Sampling(priority=-7))).priority == -7
 

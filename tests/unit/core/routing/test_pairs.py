@@ -519,3 +519,19 @@ def test_what_fits_is_not_compared_each_with_each(distinct: int, monkeypatch: py
     choice = router()
     pair(choice, (pool(ledger, "p", *kinds), pool(ledger, "d", *kinds)))
     assert calls == distinct
+
+
+def test_a_request_that_asks_of_the_whole_prompt_goes_to_one_decode_rank_by_the_policy() -> None:
+    _, decode = pools(1, 3, VLLM)
+    one = router("least-loaded", max_requests_per_engine=2)
+    busy(decode[0], 1)
+    busy(decode[2], 1)
+    choice = one.whole_prompt(decode, FakePrompt(10))
+    assert (choice.decode.chosen.name, choice.because) == ("d1", "prompt-logprobs")
+    assert one.whole_prompt(decode, FakePrompt(10), {("d1", 1), ("d2", 1)}).decode.chosen.name == "d0"
+    with pytest.raises(AllExcluded):
+        one.whole_prompt(decode, FakePrompt(10), {(c.engine_id, 1) for c in decode})
+    for candidate in decode:
+        busy(candidate, 2)
+    with pytest.raises(AllFull):
+        one.whole_prompt(decode, FakePrompt(10))
