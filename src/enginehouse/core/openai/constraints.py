@@ -30,15 +30,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def read_constraint(asked: Mapping[str, Any]) -> tuple[Constraint | None, str]:
-    """(the constraint, the field it comes of). asked: values by field, None where it is absent.
+    """(the constraint, the field it comes of). asked: the values of those of CONSTRAINTS that were given.
 
     Raises InvalidRequest for a wrong value, and for two constraints in one request.
     """
     found: Constraint | None = None
     source = "response_format"
-    for name, read in _READERS.items():
-        value = asked.get(name)
-        constraint = None if value is None else read(value, name)
+    for name, value in asked.items():
+        constraint = _READERS[name](value, name)
         if constraint is None:
             continue
         if found is not None:

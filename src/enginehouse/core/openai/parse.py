@@ -42,6 +42,9 @@ from enginehouse.domain.request import Sampling
 
 _F = TypeVar("_F", bound=Fields)
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_EITHER = CHAT_FIELDS | COMPLETION_FIELDS
+_CHAT, _COMPLETION = CHAT_FIELDS - {"priority"}, COMPLETION_FIELDS - {"priority"}
+"""What is taken of a client that may not say how urgent its request is."""
 
 
 def parse_chat(body: bytes, *, client_priority: bool = False) -> ChatRequest:
@@ -49,7 +52,7 @@ def parse_chat(body: bytes, *, client_priority: bool = False) -> ChatRequest:
 
     client_priority: a client may say how urgent its request is.
     """
-    fields = _read(body, ChatFields, CHAT_FIELDS, client_priority)
+    fields = _read(body, ChatFields, CHAT_FIELDS if client_priority else _CHAT)
     limit, limit_param = fields.max_tokens, "max_tokens"
     if fields.max_completion_tokens is not None:
         if limit is not None and limit != fields.max_completion_tokens:
@@ -78,7 +81,7 @@ def parse_chat(body: bytes, *, client_priority: bool = False) -> ChatRequest:
 
 def parse_completion(body: bytes, *, client_priority: bool = False) -> CompletionRequest:
     """Read a body of `/v1/completions`. Raises InvalidRequest. client_priority: as for parse_chat."""
-    fields = _read(body, CompletionFields, COMPLETION_FIELDS, client_priority)
+    fields = _read(body, CompletionFields, COMPLETION_FIELDS if client_priority else _COMPLETION)
     if fields.logprobs is True:  # what a chat means by it
         raise InvalidRequest(
             "'logprobs' is true; in a completion it must be a whole number from 0 to 20", param="logprobs"
@@ -115,9 +118,7 @@ def _has_prompt_only(body: bytes) -> bool:
     return "prompt" in raw and "messages" not in raw
 
 
-def _read(body: bytes, shape: type[_F], known: frozenset[str], client_priority: bool) -> _F:
-    if not client_priority:
-        known -= {"priority"}
+def _read(body: bytes, shape: type[_F], known: frozenset[str]) -> _F:
     if not body.strip():
         raise InvalidRequest("the body is empty; it must be a JSON object", code="invalid_json")
     try:
@@ -127,7 +128,7 @@ def _read(body: bytes, shape: type[_F], known: frozenset[str], client_priority: 
         raw = _object(body)
         if len(raw) > MAX_KEYS:
             raise InvalidRequest(f"the body has {len(raw)} keys; at most {MAX_KEYS} are taken")
-        settle(raw, known, CHAT_FIELDS | COMPLETION_FIELDS)
+        settle(raw, known, _EITHER)
         decoded = {name: _value(name, value, bounded) for name, value in raw.items()}
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise not_json(error) from None
@@ -165,7 +166,7 @@ def _value(name: str, raw: msgspec.Raw, bounded: bool) -> Any:
 
 
 def _asked(fields: Fields) -> dict[str, Any]:
-    return {name: getattr(fields, name) for name in CONSTRAINTS}
+    return {name: value for name in CONSTRAINTS if (value := getattr(fields, name)) is not None}
 
 
 def _constraint_of_chat(fields: ChatFields, offer: Offer, parallel: bool) -> tuple[Constraint | None, str]:

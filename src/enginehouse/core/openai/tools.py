@@ -29,12 +29,17 @@ class Offer:
     """The same tools in OpenAI's form, which chat templates read."""
 
 
+_NOTHING: Final = Offer(ToolChoice(ToolChoiceMode.AUTO))
+
+
 def read_tools(tools: Any, choice: Any) -> Offer:
     """The values of `tools` and `tool_choice`, None where they are absent. Raises InvalidRequest.
 
     With choice `none` nothing is offered: what the model does not see it does not call. Only parameters that an answer
     has to keep to are looked at closely.
     """
+    if tools is None and choice is None:
+        return _NOTHING
     items = [] if tools is None else tools
     if not isinstance(items, list):
         raise _wrong("tools", f"is {kind(tools)}; it must be a list of tools")
