@@ -52,7 +52,7 @@ def _family(request: Request, model: ServedModel) -> Family | None:
 
 
 def _wishes(request: Request, model: ServedModel, prompt: Prompt, decoder: Callable[[], TextDecoder]) -> Wishes:
-    sampling, ids = request.sampling, request.return_token_ids
+    sampling, ids, tools = request.sampling, request.return_token_ids, model.formats.tools
     completion = isinstance(request, CompletionRequest)
     echoes = isinstance(request, CompletionRequest) and request.echo
     echo: Echo | None = None
@@ -63,7 +63,7 @@ def _wishes(request: Request, model: ServedModel, prompt: Prompt, decoder: Calla
         ending=completion,
         token_ids=ids,
         one_call=isinstance(request, ChatRequest) and not request.parallel_tool_calls,
-        new_call_id=_new_call_id,
+        new_call_id=lambda: _new_call_id(tools.id_length if tools is not None else None),
         echo=echo,
         prompt_decoder=decoder if sampling.prompt_logprobs is not None else None,
         prompt_ids=prompt.token_ids,
@@ -74,5 +74,7 @@ def _text(prompt: Prompt, decoder: TextDecoder) -> str:
     return prompt.text if prompt.text is not None else decoder.push(prompt.token_ids) + decoder.flush()
 
 
-def _new_call_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
+def _new_call_id(length: int | None) -> str:
+    """length: of ids that the model's template takes back."""
+    made = uuid.uuid4().hex
+    return f"call_{made[:24]}" if length is None else made[:length]

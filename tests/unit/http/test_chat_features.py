@@ -129,6 +129,17 @@ def test_o5_two_parallel_calls_their_names_and_arguments_in_one_step_or_in_many(
     both(scenario)
 
 
+def test_ids_of_calls_are_such_as_the_models_template_takes_back() -> None:
+    async def scenario(edge: Edge, stream: bool) -> None:
+        text = '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{}'
+        response, _ = await said(edge, text, stream=stream, tools=TOOLS)
+        first, second = (call["id"] for call in message(response, stream)[0]["tool_calls"])
+        assert re.fullmatch("[0-9a-z]{9}", first)
+        assert second == "abcdefghi"
+
+    both(scenario, formats=FormatSettings("mistral", "none"))
+
+
 def test_o6_a_call_that_the_limit_cuts_leaves_no_mark_and_is_no_call() -> None:
     async def scenario(edge: Edge, stream: bool) -> None:
         response, _ = await said(edge, "Well." + CALL[:40], Finish.LENGTH, stream=stream, tools=TOOLS)

@@ -51,6 +51,8 @@ class ToolFormat:
     """White space before a call, and after the last one, belongs to the format."""
     bare: Callable[[Reader, ParserInput], Reading[bool]] | None = None
     """As `read`, without a mark: a call may stand where the content begins."""
+    id_length: int | None = None
+    """Its templates take ids of so many letters and digits, and no others. None: any."""
 
 
 @dataclass(frozen=True)

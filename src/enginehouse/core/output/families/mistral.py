@@ -57,5 +57,5 @@ def _array(reader: Reader) -> Reading[bool]:
             return (yield from reader.next_is("]")) is not None
 
 
-MISTRAL: Final = ToolFormat(Marks(CALLS), _read, special=frozenset({CALLS, CALL_ID, ARGS}))
+MISTRAL: Final = ToolFormat(Marks(CALLS), _read, special=frozenset({CALLS, CALL_ID, ARGS}), id_length=9)
 MISTRAL_THINKING: Final = Thinking("[THINK]", "[/THINK]", alone=True, other=Thinking("<think>", "</think>"))
