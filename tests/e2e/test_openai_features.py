@@ -187,3 +187,10 @@ def test_o3_a_stop_string_within_the_content_after_thinking(client: OpenAI, stre
     answer = chat(client, "think", stream=stream, stop=["öße"])
     assert answer.choices[0].message.content == "Hello, Gr"
     assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_o6_what_ends_an_answer_is_none_of_it_though_special_tokens_are_shown(client: OpenAI, stream: bool) -> None:
+    answer = chat(client, "object", stream=stream, extra_body={"skip_special_tokens": False})
+    assert answer.choices[0].message.content == SAYS["object"]
+    assert answer.choices[0].finish_reason == "stop"

@@ -9,7 +9,7 @@ from enginehouse.core.openai.choice import AnyChoice, PlainChoice, RichChoice, W
 from enginehouse.core.openai.forced import forced_family
 from enginehouse.core.openai.requests import ChatRequest, CompletionRequest, Request
 from enginehouse.core.openai.stops import StopMatcher
-from enginehouse.core.openai.text import AnswerText
+from enginehouse.core.openai.text import AnswerText, EndingText
 from enginehouse.core.output.answer import Echo
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.pieces import ParserInput
@@ -27,8 +27,13 @@ def choice_maker(request: Request, model: ServedModel, prompt: Prompt, max_token
     def decoder() -> TextDecoder:
         return model.tokenizer.decoder(skip_special_tokens=skip, shown=shown)
 
+    ends = _visible_ends(request, model)
+
     def text() -> AnswerText:
-        return AnswerText(decoder(), StopMatcher(stops, keep=keep) if stops else None, min_tokens, max_tokens)
+        matcher = StopMatcher(stops, keep=keep) if stops else None
+        if ends:
+            return EndingText(decoder(), matcher, min_tokens, max_tokens, ends=ends)
+        return AnswerText(decoder(), matcher, min_tokens, max_tokens)
 
     echoes = isinstance(request, CompletionRequest) and request.echo
     if family is None and request.sampling.logprobs is None and not request.return_token_ids and not echoes:
@@ -49,6 +54,14 @@ def _family(request: Request, model: ServedModel) -> Family | None:
     formats = model.formats
     read = formats.whole is not None or formats.thinking is not None or (formats.tools is not None and request.tools)
     return forced_family(request, formats if read else None)
+
+
+def _visible_ends(request: Request, model: ServedModel) -> frozenset[int]:
+    """Ids that end an answer, where it would show them."""
+    ends = frozenset(request.sampling.stop_token_ids)
+    if request.skip_special_tokens or request.sampling.ignore_eos:
+        return ends
+    return ends.union(model.card.eos_token_ids, model.tokenizer.eos_token_ids)
 
 
 def _wishes(request: Request, model: ServedModel, prompt: Prompt, decoder: Callable[[], TextDecoder]) -> Wishes:

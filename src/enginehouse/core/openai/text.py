@@ -97,3 +97,39 @@ class AnswerText:
                 return out, True
             out += matcher.flush()
         return out, False
+
+
+class EndingText(AnswerText):
+    """Some engines tell of an end only after the token that made it: one that may be such a token waits for more.
+
+    For answers in which such a token would show.
+    """
+
+    __slots__ = ("_ending", "_ends")
+
+    def __init__(
+        self,
+        decoder: TextDecoder,
+        matcher: StopMatcher | None = None,
+        min_tokens: int = 0,
+        max_tokens: int = sys.maxsize,
+        *,
+        ends: frozenset[int],
+    ) -> None:
+        """ends: ids that end an answer."""
+        super().__init__(decoder, matcher, min_tokens, max_tokens)
+        self._ends = ends
+        self._ending: Sequence[int] = ()
+
+    def push(self, token_ids: Sequence[int], finish: Finish | None = None) -> tuple[str, Finish | None]:
+        if self._ending:
+            token_ids, self._ending = (*self._ending, *token_ids), ()
+            self.tokens -= 1
+        fits = self.tokens + len(token_ids) <= self._max_tokens
+        if finish is not None or not fits or not token_ids or token_ids[-1] not in self._ends:
+            return super().push(token_ids, finish)
+        text, ours = super().push(token_ids[:-1])
+        if ours is None:
+            self._ending = token_ids[-1:]
+            self.tokens += 1
+        return text, ours

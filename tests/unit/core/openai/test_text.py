@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enginehouse.core.openai.stops import StopMatcher
-from enginehouse.core.openai.text import AnswerText
+from enginehouse.core.openai.text import AnswerText, EndingText
 from enginehouse.domain.stream import Finish
 
 
@@ -49,6 +49,34 @@ def test_o3_the_id_that_ended_the_answer_counts_and_gives_no_text() -> None:
         answer = AnswerText(Letters(), matcher)
         assert answer.push(ids("ab#"), Finish.STOP) == ("ab", None)
         assert answer.tokens == 3
+
+
+@pytest.mark.parametrize("matcher", [None, StopMatcher(("zzz",))])
+@pytest.mark.parametrize(
+    ("pushes", "text", "tokens"),
+    [
+        ([("ab#", None), ("", Finish.STOP)], "ab", 3),  # the end is told of after the token that made it
+        ([("ab", None), ("#", None), ("", Finish.STOP)], "ab", 3),
+        ([("ab#", Finish.STOP)], "ab", 3),
+        ([("ab#", None), ("", Finish.LENGTH)], "ab#", 3),
+        ([("ab#", None), ("c", None), ("", Finish.LENGTH)], "ab#c", 4),  # it ended nothing
+        ([("a#", None), ("#", None), ("#", Finish.STOP)], "a##", 4),
+        ([("abcd#", None)], "abcd#", 5),  # the limit
+        ([("abcde#", None)], "abcde", 5),
+    ],
+)
+def test_o3_a_token_that_may_end_the_answer_waits_until_it_is_known_to(
+    matcher: StopMatcher | None, pushes: list[tuple[str, Finish | None]], text: str, tokens: int
+) -> None:
+    answer = EndingText(Letters(), matcher, 0, 5, ends=frozenset(ids("#")))
+    out, ours = "", None
+    for part, finish in pushes:
+        more, ours = answer.push(ids(part), finish)
+        out += more
+    if ours is None and pushes[-1][1] is None:
+        assert answer.tokens == tokens
+        out += answer.push([], Finish.LENGTH)[0]
+    assert (out, answer.tokens) == (text, tokens)
 
 
 def test_g6_ids_that_come_with_the_finish_are_text() -> None:
