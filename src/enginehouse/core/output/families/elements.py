@@ -16,7 +16,7 @@ from enginehouse.core.output.values import arguments, object_text
 
 
 class Elements:
-    """Reads a block from behind its opening mark: `ToolFormat.read`."""
+    """Reads a block from behind its opening mark: `ToolFormat.read`. Where another mark follows, a call needs no end."""
 
     def __init__(
         self,
@@ -50,11 +50,8 @@ class Elements:
 
     def _read_call(self, reader: Reader) -> Reading[tuple[bool, str | None]]:
         """(whether it was one, the mark that ended it)."""
-        attributes, at = yield from reader.take(self._tag_end)
+        attributes, _ = yield from reader.take(self._tag_end)
         name = self._named(attributes)
-        if name and attributes.endswith("/"):  # it has no arguments, and no end
-            reader.call(name, "{}")
-            return True, at
         call, at = yield from self._read_arguments(reader)
         if not name or call is None or at is None:
             return False, at
@@ -69,7 +66,7 @@ class Elements:
             attributes, _ = yield from reader.take(self._tag_end)
             value, at = yield from self._read_value(reader)
             member = self._typed(attributes, value)
-            if member is None or at is None:
+            if member is None:
                 return None, at
             members.append(member)
             between = ""
