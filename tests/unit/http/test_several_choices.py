@@ -12,6 +12,8 @@ from enginehouse.domain.stream import Finish
 from enginehouse.testing.engines import FakeCall
 from enginehouse.testing.feeds import fake_wanted
 from tests.unit.http.test_completions import TOKENIZER, Edge, error, events, run
+from tests.unit.http.test_cost import Client
+from tests.unit.http.test_cost import run as served
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 
@@ -208,3 +210,21 @@ def test_o7_an_engine_may_say_at_the_end_only_that_it_had_nothing_of_the_prompt(
         assert (await request).json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
 
     run(scenario)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_s1_a_client_that_hangs_up_ends_all_choices(begun: bool) -> None:
+    async def scenario(edge: Edge, client: Client) -> None:
+        await client.ask("/v1/completions", n=3)
+        calls = await edge.calls(3)
+        if begun:
+            calls[1].deliver(tokens("one"))
+            await client.frames(1)
+        client.writer.close()
+        while not all(call.over for call in calls):
+            await asyncio.sleep(0.001)
+        assert all(call.cancelled for call in calls)
+        while edge.ledger.in_flight:
+            await asyncio.sleep(0.001)
+
+    served(scenario)
