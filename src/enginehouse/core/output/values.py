@@ -15,7 +15,6 @@ from enginehouse.core.output.pieces import ParserInput
 
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII)
-_STRING: Final = frozenset({"string"})
 _LONGEST_NUMBER: Final = 1000
 """Characters. Python refuses to read integers much longer than this; longer ones stay text."""
 
@@ -74,8 +73,6 @@ def value_text(text: str, types: frozenset[str] | None) -> str:
 
     What may be a string among others is one only where it can be nothing else: a model writes both the same way.
     """
-    if types == _STRING:
-        return encode(text)
     bare = text.strip()
     for kind, read in _READERS.items():
         if types is not None and kind in types and (value := read(bare)) is not None:

@@ -5,7 +5,7 @@ import pytest
 from enginehouse.core.output.families.hermes import HERMES
 from enginehouse.core.output.families.thinking import THINK
 from enginehouse.core.output.family import Family
-from enginehouse.core.output.pieces import Content, Piece, ToolCall
+from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall
 from tests.unit.core.output.readings import check_cuts, read
 
 FAMILY = Family(THINK, HERMES)
@@ -46,6 +46,8 @@ def calling(value: str) -> str:
         (f"{calling('[1]')}\n{LOOK}", [Content(calling("[1]")), ONE]),
         (f"<tool_call> {LOOK}", [Content("<tool_call> "), ONE]),
         ("Use <tool_cal", [Content("Use <tool_cal")]),
+        # A model that calls has thought enough, closing tag or not.
+        (f"<think>Hm.\n{LOOK}\nSo.", [Reasoning("Hm."), ONE, Content("\nSo.")]),
         # A mark with nothing behind it says nothing.
         ("First.\n<tool_call>", [Content("First.")]),
         ("<tool_call>\n", []),
