@@ -105,6 +105,10 @@ def test_o6_a_limit_at_any_place_leaves_no_mark_and_no_half_call(text: str) -> N
     check_cuts(GEMMA, text)
 
 
+def test_o6_a_limit_before_the_closing_mark_takes_the_call_with_it() -> None:
+    assert read(GEMMA, f"{OPEN}call:look{{a:1}}", cut=True) == ()
+
+
 def test_without_tools_or_thinking() -> None:
     text = f"{CHANNEL}thought\nHm.{END}{LOOK}"
     assert read(GEMMA, text, tools=()) == (Reasoning("Hm."), Content(LOOK))

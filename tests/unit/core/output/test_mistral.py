@@ -43,6 +43,7 @@ ONE, ADDED = ToolCall("look", '{"a": 1}'), ToolCall("add", "{}")
         # What is no call is text.
         (CALLS, []),
         (f"{CALLS}So.", [Content(f"{CALLS}So.")]),
+        (f'{CALLS}{{"a": 1}}', [Content(f'{CALLS}{{"a": 1}}')]),
         (f"{CALLS}{ARGS}{{}}", [Content(f"{CALLS}{ARGS}{{}}")]),
         (f"{CALLS}look{ARGS}[1]", [Content(f"{CALLS}look{ARGS}[1]")]),
         (f'{CALLS}look{ARGS}{{"a": 1', [Content(f'{CALLS}look{ARGS}{{"a": 1')]),

@@ -99,11 +99,13 @@ def _arguments(reader: Reader) -> Reading[str | None]:
                 parts.append(_CLOSERS[mark] if open_ else "}")
         elif mark in _STRINGS:
             string = yield from _string(reader, mark)
-            if string is None or bare:
+            if string is None:
                 return None
-            if parts[-1].startswith('"'):  # two strings side by side are one
-                string = parts.pop()[:-1] + string[1:]
-            parts.append(string)
+            if parts[-1] == '"':  # two strings side by side are one
+                parts.pop()
+            else:
+                parts.append('"')
+            parts += string, '"'
         else:
             open_[-1].comma |= mark == ","
             parts.append(":" if mark == "=" else mark)
@@ -120,10 +122,10 @@ class _Open:
 
 
 def _string(reader: Reader, quote: str) -> Reading[str | None]:
-    """From behind its first quotation mark to the end of a string, as JSON; None: it has no end."""
+    """From behind its first quotation mark to the end of a string, as inside of JSON's; None: it has no end."""
     more = yield from reader.next_is(quote * 2, quote)
     if more == quote:
-        return '""'
+        return ""
     end = quote * 3 if more else quote
     parts: list[str] = []
     while True:
@@ -132,7 +134,7 @@ def _string(reader: Reader, quote: str) -> Reading[str | None]:
             return None
         parts.append(text)
         if mark == end:
-            return '"' + _ESCAPE.sub(_escaped, "".join(parts)) + '"'
+            return _ESCAPE.sub(_escaped, "".join(parts))
         parts.append(mark)
 
 
