@@ -192,21 +192,25 @@ def test_o8_a_body_that_is_too_large_has_the_error_of_its_api() -> None:
 Reply = Callable[[bytes, RequestMeter], Awaitable[bytes]]
 
 
-def answering(reply: Reply) -> tuple["asyncio.Task[None]", list[dict[str, Any]]]:
+class Asked:
     """A question that is asked over plain ASGI, and what it has sent so far."""
-    sent: list[Any] = []
-    parts = [{"type": "http.request", "body": b"{}"}]
 
-    async def receive() -> dict[str, Any]:
-        if not parts:
-            await asyncio.Event().wait()
-        return parts.pop()
+    def __init__(self, reply: Reply) -> None:
+        self.counts = RequestCounts()
+        self.sent: list[Any] = []
+        self.leave = asyncio.Event()
+        self._parts = [{"type": "http.request", "body": b"{}"}]
+        app = Question("/v1/embeddings", reply, self.counts, EdgeOptions(100, 20))
+        self.task = asyncio.create_task(app({"headers": []}, self._receive, self._send))
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+    async def _receive(self) -> dict[str, Any]:
+        if self._parts:
+            return self._parts.pop()
+        await self.leave.wait()
+        return {"type": "http.disconnect"}
 
-    app = Question("/v1/embeddings", reply, RequestCounts(), EdgeOptions(100, 20))
-    return asyncio.create_task(app({"headers": []}, receive, send)), sent
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
 
 
 def test_o8_a_fault_of_ours_says_nothing_of_its_insides() -> None:
