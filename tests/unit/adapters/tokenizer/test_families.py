@@ -134,6 +134,10 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
         "continue_final_message": True,
     },
     "prefill of parts": {"messages": [USER, {"role": "assistant", "content": PARTS}], "continue_final_message": True},
+    "prefill with thinking": {
+        "messages": [USER, {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nIt is"}],
+        "continue_final_message": True,
+    },
     "parts": {"messages": [{"role": "system", "content": PARTS[:1]}, {"role": "user", "content": PARTS}]},
     "parts of an answer": {"messages": [USER, {"role": "assistant", "content": PARTS}, THANKS]},
     "thinking in a field": {"messages": [USER, ANSWER | {"reasoning_content": "Hm.\n"}, THANKS]},

@@ -1,5 +1,7 @@
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +116,13 @@ def test_texts_of_the_client_never_stand_in_an_error() -> None:
 def test_every_field_says_what_would_be_right() -> None:
     assert set(RIGHT) >= CHAT_FIELDS | COMPLETION_FIELDS
     assert (CHAT_FIELDS | COMPLETION_FIELDS) & (set(UNSUPPORTED) | STEERING) == {"priority"}
+
+
+def test_every_parameter_that_is_taken_is_in_the_documentation() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "openai.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Parameters")
+    names = {name for line in section.splitlines() for name in re.findall(r"`([a-z_]+)`", line.split(" | ")[0])}
+    assert (CHAT_FIELDS | COMPLETION_FIELDS) - names == set()
 
 
 @pytest.mark.parametrize(
