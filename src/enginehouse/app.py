@@ -114,6 +114,7 @@ async def frontend(settings: Settings, *, feeds: Sequence[Feed] | None = None) -
         session_source(settings.routing.affinity, settings.http.affinity_header),
         settings.http.debug_headers,
         settings.formats.reasoning_field,
+        settings.http.client_priority,
     )
     server = HttpServer(build(models, generator, metrics.requests, admin, edge), settings.http)
 

@@ -55,6 +55,7 @@ class EdgeOptions:
     session_of: SessionOf = no_session
     debug_headers: bool = False
     reasoning_field: str = "reasoning_content"
+    client_priority: bool = False
 
 
 class Endpoint(Generic[R]):

@@ -42,7 +42,7 @@ class Explain:
             await respond_error(send, internal_error(), [])
 
     async def _explain(self, body: bytes, scope: Scope) -> bytes:
-        request = parse_either(body)
+        request = parse_either(body, client_priority=self._options.client_priority)
         session = self._options.session_of(scope, request)
         model = await self._models.find(request.model)
         prompts = await encode(request, model)

@@ -13,7 +13,7 @@ from enginehouse.http.explain import Explain
 from enginehouse.http.messages import MESSAGES, count_tokens
 from enginehouse.http.openapi import openapi
 from enginehouse.http.responses import RESPONSES
-from enginehouse.http.shapes import COMPLETION, chat_api
+from enginehouse.http.shapes import chat_api, completion_api
 from enginehouse.http.tokenize import detokenize, tokenize
 from enginehouse.ports import Meters
 from enginehouse.service.generate import Generator
@@ -22,11 +22,12 @@ from enginehouse.service.models import Models
 
 def build(models: Models, generator: Generator, meters: Meters, admin: Admin, options: EdgeOptions) -> Starlette:
     """The ASGI application."""
-    chat = chat_api(options.reasoning_field)
+    chat = chat_api(options.reasoning_field, client_priority=options.client_priority)
+    completion = completion_api(client_priority=options.client_priority)
     app = Starlette(
         routes=[
             Route(chat.path, Endpoint(chat, models, generator, meters, options), methods=["POST"]),
-            Route(COMPLETION.path, Endpoint(COMPLETION, models, generator, meters, options), methods=["POST"]),
+            Route(completion.path, Endpoint(completion, models, generator, meters, options), methods=["POST"]),
             Route(RESPONSES.path, Endpoint(RESPONSES, models, generator, meters, options), methods=["POST"]),
             Route(MESSAGES.path, Endpoint(MESSAGES, models, generator, meters, options), methods=["POST"]),
             *(

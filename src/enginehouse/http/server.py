@@ -41,6 +41,9 @@ class HttpSettings:
     """Connections that may wait to be accepted."""
     affinity_header: str = "x-session-id"
     """Header that names a request's session, for `affinity: header`."""
+    client_priority: bool = False
+    """Let clients say with `priority` how urgent their request is, to engines that schedule by it: smaller numbers go
+    first. Off by default: whoever may say it can put others last."""
     debug_headers: bool = False
     """Tell a client that sends `x-enginehouse-debug: explain` in the header `x-enginehouse-decision` of its answer
     which engine was chosen, by which rule, and what it was believed to hold of the prompt. Off by default: engines'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from enginehouse.core.openai.answers import chat_answer, completion_answer, error_body
 from enginehouse.core.openai.chat_frames import ChatFrames
 from enginehouse.core.openai.completion_frames import CompletionFrames
@@ -10,12 +12,15 @@ from enginehouse.core.openai.requests import ChatRequest, CompletionRequest
 from enginehouse.http.api import Api
 
 
-def chat_api(reasoning_field: str = "reasoning_content") -> Api[ChatRequest]:
-    """`/v1/chat/completions`; reasoning_field: where clients look for the model's thinking."""
+def chat_api(reasoning_field: str = "reasoning_content", *, client_priority: bool = False) -> Api[ChatRequest]:
+    """`/v1/chat/completions`.
+
+    reasoning_field: where clients look for the model's thinking. client_priority: they may say how urgent they are.
+    """
     return Api(
         "/v1/chat/completions",
         "chatcmpl-",
-        parse_chat,
+        partial(parse_chat, client_priority=client_priority),
         lambda identity, request: ChatFrames(
             identity,
             choices=request.n,
@@ -28,13 +33,15 @@ def chat_api(reasoning_field: str = "reasoning_content") -> Api[ChatRequest]:
     )
 
 
-COMPLETION: Api[CompletionRequest] = Api(
-    "/v1/completions",
-    "cmpl-",
-    parse_completion,
-    lambda identity, request: CompletionFrames(
-        identity, choices=request.n * (1 + len(request.more_prompts)), include_usage=request.include_usage
-    ),
-    lambda identity, request, choices, usage: completion_answer(identity, choices, usage),
-    error_body,
-)
+def completion_api(*, client_priority: bool = False) -> Api[CompletionRequest]:
+    """`/v1/completions`; client_priority: as for a chat."""
+    return Api(
+        "/v1/completions",
+        "cmpl-",
+        partial(parse_completion, client_priority=client_priority),
+        lambda identity, request: CompletionFrames(
+            identity, choices=request.n * (1 + len(request.more_prompts)), include_usage=request.include_usage
+        ),
+        lambda identity, request, choices, usage: completion_answer(identity, choices, usage),
+        error_body,
+    )
