@@ -43,6 +43,8 @@ def test_a_request_goes_only_where_it_can_be_served(engine: MakeEngine, front: M
     running = front(*urls(*engines.values()))
     for one in engines.values():
         running.wait_state(one, "serving")
+    told = {row["url"]: row["abilities"] for row in running.page()["engines"]}
+    assert {name for name in PROTOCOLS if "logit_bias" in told[engines[name].url]} == {"vllm", "vllm-native"}
     with client_of(running) as client:
         for _ in range(9):
             asked(client)

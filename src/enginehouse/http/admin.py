@@ -157,6 +157,7 @@ def _engine(engine: EngineView, loads: Loads, kv: KvView | None, pools: PoolsVie
         "ranks": None if info is None else info.ranks,
         "instance": None if info is None else info.instance_id,
         "version": None if info is None else info.version,
+        "abilities": None if info is None else sorted(info.abilities),
         "kv": None if kv is None else kv_page.of_engine(kv, engine.engine_id, engine.incarnation),
     }
 
