@@ -5,17 +5,19 @@ import base64
 import json
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from enginehouse.adapters.metrics.meters import RequestCounts
 from enginehouse.domain.errors import EngineRejected
-from enginehouse.domain.stream import Finish
+from enginehouse.domain.stream import Embedding, Finish
 from enginehouse.http.completions import EdgeOptions
+from enginehouse.http.embeddings import embeddings
 from enginehouse.http.questions import Question
 from enginehouse.ports import RequestMeter
+from enginehouse.service.generate import Outdated, TokenRequest
 from tests.unit.http.test_completions import TOKENIZER, Edge, error, run
 
 USER = {"role": "user", "content": "hi"}
@@ -64,6 +66,7 @@ def test_o11_an_embedding_for_each_input_in_their_order(given: Any, prompts: lis
         found = [list(struct.unpack("<2f", base64.b64decode(item["embedding"]))) for item in packed["data"]]
         assert found == expected
         assert sorted(edge.process.opened[0].embedded) == sorted(ids * 2)
+        assert f"enginehouse_prompt_tokens_total {2 * tokens}" in (await edge.client.get("/metrics")).text
 
     run(scenario)
 
@@ -102,6 +105,71 @@ def test_g5_an_embedding_that_an_engine_will_not_make_is_an_error_with_its_statu
         ready(edge)
         edge.process.fails = lambda _: EngineRejected("it will not")
         assert error(await ask(edge, "/v1/embeddings", model="m", input=["x", "y"])) == (400, "engine_rejected", None)
+
+    run(scenario)
+
+
+class Stub:
+    """A generator that embeds as it is told to."""
+
+    def __init__(self, embed: Callable[[TokenRequest], Awaitable[Embedding]]) -> None:
+        self._embed = embed
+
+    async def embed(self, request: TokenRequest, meter: RequestMeter) -> Embedding:
+        return await self._embed(request)
+
+
+async def embedded(edge: Edge, embed: Callable[[TokenRequest], Awaitable[Embedding]], given: Any) -> httpx.Response:
+    app: Any = embeddings(edge.models, cast(Any, Stub(embed)), RequestCounts(), EdgeOptions(100_000, 20))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
+        return await client.post("/", json={"model": "m", "input": given})
+
+
+def test_d16_inputs_are_encoded_anew_for_engines_of_another_generation() -> None:
+    async def scenario(edge: Edge) -> None:
+        outdated = 2
+
+        async def embed(request: TokenRequest) -> Embedding:
+            nonlocal outdated
+            if outdated:
+                outdated -= 1
+                raise Outdated
+            return Embedding([1.0], 7)
+
+        response = await embedded(edge, embed, "x")
+        assert response.json()["usage"]["total_tokens"] == 7
+        outdated = 99
+        assert error(await embedded(edge, embed, ["x", "y"]))[:2] == (503, "no_engine")
+
+    run(scenario)
+
+
+def test_one_request_does_not_flood_the_engines() -> None:
+    async def scenario(edge: Edge) -> None:
+        now = most = 0
+
+        async def embed(request: TokenRequest) -> Embedding:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+            return Embedding([float(request.token_ids[0])], 1)
+
+        response = await embedded(edge, embed, [[one] for one in range(300, 500)])
+        assert [item["embedding"] for item in response.json()["data"]] == [[float(one)] for one in range(300, 500)]
+        assert most == 64
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_the_engines_fault(value: float) -> None:
+    async def scenario(edge: Edge) -> None:
+        async def embed(request: TokenRequest) -> Embedding:
+            return Embedding([1.0, value], 1)
+
+        assert error(await embedded(edge, embed, "x"))[:2] == (502, "engine_broken")
 
     run(scenario)
 
