@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Final
 
 NAMES: Final = (
@@ -19,7 +20,16 @@ NAMES: Final = (
     "tokenizer_config.json",
     "vocab.json",
 )
+TEMPLATES: Final = "additional_chat_templates"
+"""Folder of templates besides the one in chat_template.jinja."""
 _DECIDING: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json")
+
+
+def kept_as(path: PurePosixPath) -> str | None:
+    """The name under which a file is kept, wherever the tokenizer's folder lies; None: it is none of a tokenizer's."""
+    if path.parent.name == TEMPLATES and path.suffix == ".jinja":
+        return f"{TEMPLATES}/{path.name}"
+    return path.name if path.name in NAMES else None
 
 
 def digest(files: Mapping[str, bytes]) -> str | None:

@@ -7,7 +7,7 @@ import io
 import zipfile
 from pathlib import PurePosixPath
 
-from enginehouse.core.tokenizer_files import NAMES
+from enginehouse.core.tokenizer_files import kept_as
 
 
 class BadTokenizer(ValueError):
@@ -23,8 +23,8 @@ def unpack(packed: bytes, digest: str, limit: int) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             for entry in archive.infolist():
-                name = PurePosixPath(entry.filename).name
-                if entry.is_dir() or name not in NAMES or name in found:
+                name = kept_as(PurePosixPath(entry.filename))
+                if entry.is_dir() or name is None or name in found:
                     continue
                 with archive.open(entry) as file:
                     content = file.read(room + 1)  # what the header says of the size is not to be trusted

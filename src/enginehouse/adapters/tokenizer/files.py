@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from enginehouse.adapters.tokenizer.errors import TokenizerError
-from enginehouse.adapters.tokenizer.templates import ADDITIONAL
-from enginehouse.core.tokenizer_files import NAMES
+from enginehouse.core.tokenizer_files import NAMES, TEMPLATES
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -31,8 +30,8 @@ def find_files(source: str) -> dict[str, bytes]:
 
 def _read(folder: Path) -> dict[str, bytes]:
     found = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
-    for path in sorted((folder / ADDITIONAL).glob("*.jinja")):
-        found[f"{ADDITIONAL}/{path.name}"] = path.read_bytes()
+    for path in sorted((folder / TEMPLATES).glob("*.jinja")):
+        found[f"{TEMPLATES}/{path.name}"] = path.read_bytes()
     if "tokenizer.json" not in found:
         others = [name for name in ("tokenizer.model", "vocab.json") if name in found]
         hint = f"; {others[0]} alone is not enough, convert it with the model's own tools" if others else ""

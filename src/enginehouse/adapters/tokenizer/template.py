@@ -42,11 +42,7 @@ class ChatTemplate:
         text = self._rendered(prepared, options)
         at = text.rfind(_END.strip())
         if at < 0 or last.strip() not in text:
-            raise InvalidRequest(
-                "'continue_final_message' is true, but the model's chat template leaves something of the last message "
-                "out, so that it cannot go on",
-                param="continue_final_message",
-            )
+            raise _cannot_go_on("the model's chat template leaves something of it out")
         return text[:at] if text.startswith(_END, at) else text[:at].rstrip()
 
     def _rendered(self, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
@@ -81,10 +77,17 @@ class ChatTemplate:
 
 def _mark_end(message: dict[str, Any]) -> str:
     """Mark where the text of a message ends, and return that text."""
-    content = message["content"]
-    if isinstance(content, str):
-        message["content"] = content + _END
-        return content
-    *before, last = content
-    message["content"] = [*before, {**last, "text": last["text"] + _END}]
-    return str(last["text"])
+    match message.get("content"):
+        case str() as text:
+            message["content"] = text + _END
+            return text
+        case [*before, {"text": str() as text} as last]:
+            message["content"] = [*before, {**last, "text": text + _END}]
+            return text
+    raise _cannot_go_on("it has no text")
+
+
+def _cannot_go_on(why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the answer is to go on with the last message, and that cannot be: {why}", param="continue_final_message"
+    )

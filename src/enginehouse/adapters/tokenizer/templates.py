@@ -9,9 +9,8 @@ from typing import Any, Final
 from enginehouse.adapters.tokenizer.content import read_json, special_tokens
 from enginehouse.adapters.tokenizer.errors import TokenizerError
 from enginehouse.adapters.tokenizer.template import ChatTemplate
+from enginehouse.core.tokenizer_files import TEMPLATES
 
-ADDITIONAL: Final = "additional_chat_templates"
-"""Folder of templates besides the one in chat_template.jinja."""
 _DEFAULT: Final = "default"
 _FOR_TOOLS: Final = "tool_use"
 _FOR_DOCUMENTS: Final = "rag"
@@ -48,7 +47,7 @@ def find_templates(files: Mapping[str, bytes]) -> ChatTemplates | None:
 
 def with_template(files: Mapping[str, bytes], source: bytes) -> dict[str, bytes]:
     """The same files with this template and no other."""
-    others = {name: content for name, content in files.items() if not name.startswith(f"{ADDITIONAL}/")}
+    others = {name: content for name, content in files.items() if not name.startswith(f"{TEMPLATES}/")}
     return {**others, "chat_template.jinja": source}
 
 
@@ -57,7 +56,7 @@ def _sources(files: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
     own = {
         PurePosixPath(name).stem: content
         for name, content in files.items()
-        if name.startswith(f"{ADDITIONAL}/") and name.endswith(".jinja")
+        if name.startswith(f"{TEMPLATES}/") and name.endswith(".jinja")
     }
     if "chat_template.jinja" in files:
         own[_DEFAULT] = files["chat_template.jinja"]

@@ -43,6 +43,14 @@ def test_only_what_matters_is_kept_from_any_folder() -> None:
         assert found == {name: FILES[name] for name in ("tokenizer.json", "tokenizer_config.json")}
 
 
+def test_o12_templates_in_the_folder_for_them_are_kept() -> None:
+    files = {"tokenizer.json": b"{}", "additional_chat_templates/tool_use.jinja": b"T"}
+    more = {"additional_chat_templates/notes.txt": b"n", "other/x.jinja": b"x"}
+    for folder in ("", "snapshot/"):
+        packed = archive(files | more, folder)
+        assert unpack(packed, sha(packed), 10**6) == files
+
+
 def test_damage_is_found() -> None:
     packed = archive(FILES)
     with pytest.raises(BadTokenizer, match="checksum"):

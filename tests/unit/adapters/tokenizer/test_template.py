@@ -164,3 +164,16 @@ def test_o12_templates_and_special_tokens_are_found_in_every_place(files: dict[s
 def test_a_model_may_have_no_template() -> None:
     assert find_templates(config(eos_token="</s>")) is None
     assert find_templates({}) is None
+
+
+@pytest.mark.parametrize("last", [{}, {"content": []}, {"content": None}])
+def test_an_answer_cannot_go_on_with_a_message_without_text(last: Any) -> None:
+    with pytest.raises(InvalidRequest, match="it has no text") as caught:
+        render(LOOP, [*HELLO, {"role": "assistant"} | last], continue_final_message=True)
+    assert caught.value.param == "continue_final_message"
+
+
+def test_an_answer_cannot_go_on_with_what_a_template_leaves_out() -> None:
+    for source in ("{{ messages[0].content }}", LOOP.replace("message.content", "message.content[2:]")):
+        with pytest.raises(InvalidRequest, match="leaves something of it out"):
+            render(source, [*HELLO, {"role": "assistant", "content": "It is"}], continue_final_message=True)
