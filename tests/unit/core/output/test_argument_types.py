@@ -60,6 +60,8 @@ def test_where_a_property_is_looked_for(parameters: object, expected: set[str] |
 
 def test_a_schema_that_refers_to_itself_is_read_in_bounded_time() -> None:
     assert types_of(SELF, "a") is None
+    all_of_itself = {"allOf": [{"$ref": "#/$defs/a"}] * 10 + [{"type": "integer"}]}
+    assert types_of({"$defs": {"a": all_of_itself}, "properties": {"a": {"$ref": "#/$defs/a"}}}, "a") == {"integer"}
     nested: object = {"type": "integer"}
     for _ in range(500):
         nested = {"anyOf": [nested]}
