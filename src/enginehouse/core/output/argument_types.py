@@ -12,7 +12,7 @@ Types = frozenset[str]
 
 _ALL: Final = frozenset({"null", "boolean", "integer", "number", "string", "object", "array"})
 _DEEPEST: Final = 32
-"""Schemas within schemas that are followed. Clients write them: each reference is followed once."""
+"""Schemas within schemas that are followed. Clients write them, and may refer to themselves."""
 
 
 def types_of(parameters: object, name: str) -> Types | None:
@@ -60,7 +60,6 @@ class _Walk:
         if not isinstance(reference, str):
             return None
         if reference not in self._followed:
-            self._followed[reference] = None  # what refers to itself says nothing new there
             self._followed[reference] = self.types(_target(reference, self._root), depth + 1)
         return self._followed[reference]
 
