@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from enginehouse.core.forms import constraint_of
 from enginehouse.core.openai.bias import read_bias
 from enginehouse.core.openai.bounds import (
     LARGE,
@@ -35,7 +36,7 @@ from enginehouse.core.openai.prompts import read_many_ids, read_prompts
 from enginehouse.core.openai.refusals import kind, not_json, settle, too_much, wrong_field
 from enginehouse.core.openai.requests import ChatRequest, CompletionRequest
 from enginehouse.core.openai.template_options import template_options
-from enginehouse.core.openai.tools import Offer, forced_schema, read_tools
+from enginehouse.core.openai.tools import Offer, read_tools
 from enginehouse.domain.constraint import Constraint
 from enginehouse.domain.errors import InvalidRequest
 from enginehouse.domain.request import Sampling
@@ -170,21 +171,11 @@ def _asked(fields: Fields) -> dict[str, Any]:
 
 
 def _constraint_of_chat(fields: ChatFields, offer: Offer, parallel: bool) -> tuple[Constraint | None, str]:
-    constraint, source = read_constraint(_asked(fields))
-    forced = forced_schema(offer, parallel)
-    if constraint is None or (forced is not None and source == "response_format"):
-        # A response format is the form of content, and an answer that has to be calls has none.
-        return (constraint, source) if forced is None else (forced, "tool_choice")
-    if forced is not None:
+    form, source = read_constraint(_asked(fields))
+    constraint, param = constraint_of(form, source, offer, parallel)
+    if form is not None and constraint is not form and source != "response_format":
         raise InvalidRequest(f"'{source}' and 'tool_choice' both say what the answer must be; give one", param=source)
-    if offer.tools:
-        raise InvalidRequest(
-            f"'{source}' holds all of the answer to a form, so that none of 'tools' could be called; leave one of them "
-            "out, or give 'tool_choice' none",
-            param=source,
-            code="unsupported_value",
-        )
-    return constraint, source
+    return constraint, param
 
 
 def _common(
