@@ -71,7 +71,7 @@ class Endpoint(Generic[R]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         meter = self._meters.begin(self._api.path)
         answer_id = f"{self._api.prefix}{uuid.uuid4().hex}"
-        headers: Headers = [(b"x-request-id", _client_id(scope) or answer_id.encode())]
+        headers: Headers = [(b"x-request-id", client_id(scope) or answer_id.encode())]
         try:
             body = await read_body(scope, receive, self._options.max_body_bytes, self._options.body_timeout)
         except ClientGone:
@@ -227,7 +227,7 @@ def _counts(index: int, request: Request) -> int | None:
     return None if again else prompt
 
 
-def _client_id(scope: Scope) -> bytes | None:
+def client_id(scope: Scope) -> bytes | None:
     """The client's own X-Request-Id, to be echoed and for nothing else; None when none is fit to print."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":

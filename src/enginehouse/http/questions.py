@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from enginehouse.core.openai.answers import error_body
 from enginehouse.domain.errors import EnginehouseError, ShuttingDown
-from enginehouse.http.completions import EdgeOptions
+from enginehouse.http.completions import EdgeOptions, client_id
 from enginehouse.http.errors import internal_error, respond_error
 from enginehouse.http.exchange import (
     JSON,
     ClientGone,
+    Headers,
     Receive,
     Scope,
     Send,
@@ -50,39 +52,40 @@ class Question:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         meter = self._meters.begin(self.path)
+        headers: Headers = [(b"x-request-id", client_id(scope) or uuid.uuid4().hex.encode())]
         try:
             body = await read_body(scope, receive, self._options.max_body_bytes, self._options.body_timeout)
         except ClientGone:
             meter.end(499)
             return
         except EnginehouseError as error:
-            await self._fail(error, send, meter)  # the rest of the body is read and dropped
+            await self._fail(error, send, headers, meter)  # the rest of the body is read and dropped
             return
         stream = open_stream(scope, receive, send)
         try:
-            await until_gone(stream, self._serve(body, send, meter))
+            await until_gone(stream, self._serve(body, send, headers, meter))
         except ClientGone:
             meter.end(499)
         except asyncio.CancelledError:
             if not stream.gone:
                 cut = ShuttingDown("this frontend is shutting down; send the request again", retry_after=1)
-                await self._fail(cut, send, meter)
+                await self._fail(cut, send, headers, meter)
         finally:
             meter.end(500)  # counts only when nothing else was said
             await stream.close()
 
-    async def _serve(self, body: bytes, send: Send, meter: RequestMeter) -> None:
+    async def _serve(self, body: bytes, send: Send, headers: Headers, meter: RequestMeter) -> None:
         try:
             answer = await self._reply(body, meter)
         except EnginehouseError as error:
-            await self._fail(error, send, meter)
+            await self._fail(error, send, headers, meter)
         except Exception:
             log.exception("request failed by a fault of ours", path=self.path)
-            await self._fail(internal_error(), send, meter)
+            await self._fail(internal_error(), send, headers, meter)
         else:
-            await respond(send, 200, answer, JSON)
+            await respond(send, 200, answer, [*JSON, *headers])
             meter.end(200)
 
-    async def _fail(self, error: EnginehouseError, send: Send, meter: RequestMeter) -> None:
+    async def _fail(self, error: EnginehouseError, send: Send, headers: Headers, meter: RequestMeter) -> None:
         meter.end(error.status, error.code)
-        await respond_error(send, error, [], self._error)
+        await respond_error(send, error, headers, self._error)

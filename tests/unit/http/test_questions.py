@@ -245,6 +245,16 @@ def test_a_message_is_counted_as_it_would_be_asked() -> None:
     run(scenario)
 
 
+def test_g8_the_clients_request_id_is_echoed() -> None:
+    async def scenario(edge: Edge) -> None:
+        for fields in ({"prompt": "x"}, {}):
+            response = await edge.client.post("/tokenize", json=fields, headers={"x-request-id": "mine"})
+            assert response.headers["x-request-id"] == "mine"
+        assert len((await ask(edge, "/tokenize", prompt="x")).headers["x-request-id"]) == 32
+
+    run(scenario)
+
+
 def test_o8_a_body_that_is_too_large_has_the_error_of_its_api() -> None:
     async def scenario(edge: Edge) -> None:
         big = "x" * 30_000

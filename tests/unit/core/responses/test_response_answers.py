@@ -171,7 +171,7 @@ def test_o1_a_response_that_fails_ends_so_and_the_client_raises() -> None:
     assert failed["type"] == "response.failed"
     last = Response.model_validate(failed["response"])
     assert (last.status, last.error and last.error.code) == ("failed", "server_error")
-    assert [item.type for item in last.output] == ["reasoning", "message"]
+    assert [(item.type, item.status) for item in last.output] == [("reasoning", "completed"), ("message", "incomplete")]
     assert last.output_text == "Hel"
 
 
@@ -203,6 +203,18 @@ def test_o10_likelihoods_stand_with_the_text_that_they_are_of() -> None:
     ]
     same = whole([Content("Hello")], End(Finish.STOP), [of("Hel"), of("l"), of("o"), of("<end>")])
     assert same.output == events[-1].response.output
+
+
+def test_o10_of_several_messages_the_first_has_the_likelihoods() -> None:
+    one = Likelihood("a", b"a", -0.5)
+    frames = ResponseFrames(IDENTITY, REQUEST)
+    body = frames.begin(0) + frames.news(0, News([Content("a")], [one])) + frames.news(0, News([CALL], [one]))
+    body += frames.news(0, News([Content("b")], [one])) + frames.finish(0, End(Finish.STOP)) + frames.end(USAGE)
+    done = [event.item for event in read(body) if event.type == "response.output_item.done"]
+    # What the call was made of is there when its message ends, what comes later is not.
+    assert [len(item.content[0].logprobs) for item in (done[0], done[2])] == [2, 0]
+    last = whole([Content("a"), CALL, Content("b")], End(Finish.STOP), [one] * 3)
+    assert [len(item.content[0].logprobs) for item in (last.output[0], last.output[2])] == [3, 0]
 
 
 PIECES = st.lists(
