@@ -19,7 +19,7 @@ from canitoolcall.results import CheckResult, Observation, ParseResult, Status, 
 
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.pieces import Content, ParserInput, Piece, Reasoning, Tool
-from enginehouse.core.output.registry import NONE, REASONING, TOOLS, formats
+from enginehouse.core.output.registry import NONE, formats
 from tests.unit.core.output.readings import pushed
 
 MODELS: tuple[tuple[str, str, str], ...] = (
@@ -73,11 +73,8 @@ def parsers_of(model: str) -> tuple[str, str]:
 
 
 @lru_cache
-def family_of(model: str) -> Family | None:
-    """None: not there yet."""
-    tools, thinking = parsers_of(model)
-    there = (tools in TOOLS or tools == NONE) and (thinking in REASONING or thinking == NONE)
-    return formats(tools, thinking) if there else None
+def family_of(model: str) -> Family:
+    return formats(*parsers_of(model))
 
 
 def given_of(fixture: Fixture, prompt_tail: str) -> ParserInput:
