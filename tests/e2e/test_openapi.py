@@ -76,7 +76,7 @@ def _settle(body: dict[str, Any]) -> None:
         if type(body.get(name)) is int:
             body[name] = min(body[name], most)
     forms = [name for name in CONSTRAINTS if body.get(name) is not None]
-    for name in ("ignore_eos", "min_tokens", "best_of", "priority", *forms[1:]):
+    for name in ("ignore_eos", "min_tokens", "best_of", *forms[1:]):
         body.pop(name, None)
     if body.get("top_logprobs") and body.get("logprobs") is False:
         body["logprobs"] = True

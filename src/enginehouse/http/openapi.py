@@ -14,10 +14,12 @@ from enginehouse.core.openapi.document import document
 _made = cache(document)
 
 
-def openapi(reasoning_field: str) -> Callable[[Request], Awaitable[Response]]:
+def openapi(reasoning_field: str, client_priority: bool) -> Callable[[Request], Awaitable[Response]]:
     """The handler."""
 
     async def show(request: Request) -> Response:
-        return Response(_made(__version__, reasoning_field), media_type="application/json")
+        return Response(
+            _made(__version__, reasoning_field, client_priority=client_priority), media_type="application/json"
+        )
 
     return show

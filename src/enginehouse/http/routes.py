@@ -41,7 +41,7 @@ def build(models: Models, generator: Generator, meters: Meters, admin: Admin, op
             ),
             Route("/v1/models", admin.models),
             Route("/v1/models/{name:path}", admin.model),
-            Route("/openapi.json", openapi(options.reasoning_field)),
+            Route("/openapi.json", openapi(options.reasoning_field, options.client_priority)),
             Route("/livez", admin.live),
             Route("/readyz", admin.ready),
             Route("/health", admin.health),

@@ -35,12 +35,21 @@ def test_every_path_with_its_methods_is_in_it_as_it_is_served() -> None:
 
 
 def test_every_field_of_a_body_is_in_it() -> None:
-    schemas = made()["components"]["schemas"]
+    schemas = made(client_priority=True)["components"]["schemas"]
     bodies = {body for path in PATHS for body in path.body}
     assert len(bodies) == 8
     for body in bodies:
         assert list(schemas[body.__name__]["properties"]) == list(body.__struct_encode_fields__)
         assert {} not in schemas[body.__name__]["properties"].values(), f"{body.__name__} has a field of any type"
+
+
+def test_priority_is_in_it_only_where_it_is_the_clients_to_say() -> None:
+    for allowed in (False, True):
+        schemas = made(client_priority=allowed)["components"]["schemas"]
+        assert [("priority" in schemas[name]["properties"]) for name in ("ChatFields", "CompletionFields")] == [
+            allowed,
+            allowed,
+        ]
 
 
 def test_its_schemas_are_schemas_and_no_reference_leads_nowhere() -> None:

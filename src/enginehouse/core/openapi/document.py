@@ -21,8 +21,11 @@ _RETRY: Final = {
 }
 
 
-def document(version: str, reasoning_field: str = "reasoning_content") -> bytes:
-    """JSON of an OpenAPI 3.1 document. reasoning_field: where clients look for the model's thinking."""
+def document(version: str, reasoning_field: str = "reasoning_content", *, client_priority: bool = False) -> bytes:
+    """JSON of an OpenAPI 3.1 document.
+
+    reasoning_field: where clients look for the model's thinking. client_priority: they may say how urgent they are.
+    """
     shapes = [*dict.fromkeys(shape for path in PATHS for shape in _shapes(path)), Error, MessageError, *ITEMS.values()]
     _, schemas = msgspec.json.schema_components(shapes, ref_template=_REF)
     for (name, field), schema in REFINED.items():
@@ -31,6 +34,8 @@ def document(version: str, reasoning_field: str = "reasoning_content") -> bytes:
         place[field] = schema
     for body in {body for path in PATHS for body in path.body}:
         schemas[body.__name__]["additionalProperties"] = False
+        if not client_priority:
+            schemas[body.__name__]["properties"].pop("priority", None)
     for name, fields in ONE_OF.items():
         schemas[name]["oneOf"] = [{"required": [field]} for field in fields]
     message = schemas[ChatMessage.__name__]["properties"]
