@@ -16,7 +16,7 @@ from enginehouse.core.output.values import arguments, object_text
 
 
 class Elements:
-    """Reads a block from behind its opening mark: `ToolFormat.read`. Where another mark follows, a call needs no end."""
+    """Reads a block from behind its opening mark: `ToolFormat.read`. Before another mark, a call needs no end."""
 
     def __init__(
         self,
