@@ -3,13 +3,14 @@
 import pytest
 
 from enginehouse.core.output.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
-from enginehouse.core.output.families.deepseek_dsml import DEEPSEEK_DSML, DSML
+from enginehouse.core.output.families.deepseek_dsml import DEEPSEEK_DSML
 from enginehouse.core.output.families.thinking import THINK
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall
 from tests.unit.core.output.readings import check_cuts, read
 
 V3, V31, DSML_FAMILY = Family(THINK, DEEPSEEK_V3), Family(THINK, DEEPSEEK_V31), Family(THINK, DEEPSEEK_DSML)
+DSML = "｜DSML｜"
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END, SEP = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 OPEN, SHUT = f"<{DSML}tool_calls>", f"</{DSML}tool_calls>"
