@@ -10,7 +10,6 @@ from enginehouse.core.anthropic.parse import parse_count, parse_message
 from enginehouse.core.openai.requests import ChatRequest
 from enginehouse.http.api import Api
 from enginehouse.http.completions import EdgeOptions
-from enginehouse.http.prompts import encode
 from enginehouse.http.questions import Question
 from enginehouse.ports import Meters, RequestMeter
 from enginehouse.service.models import Models
@@ -19,11 +18,12 @@ MESSAGES: Api[ChatRequest] = Api("/v1/messages", "msg_", parse_message, MessageF
 
 
 def count_tokens(models: Models, meters: Meters, options: EdgeOptions) -> Question:
-    """How many tokens the prompt of a message would have. No engine is asked."""
+    """How many tokens the prompt of a message would have, also one that does not fit. No engine is asked."""
 
     async def reply(body: bytes, meter: RequestMeter) -> bytes:
         request = parse_count(body)
-        (prompt,) = await encode(request, await models.find(request.model))
-        return msgspec.json.encode({"input_tokens": len(prompt.token_ids)})
+        model = await models.find(request.model)
+        encoded = await model.tokenizer.encode_chat(request.messages, request.template_options)
+        return msgspec.json.encode({"input_tokens": len(encoded.token_ids)})
 
     return Question("/v1/messages/count_tokens", reply, meters, options, error_answer)

@@ -238,6 +238,9 @@ def test_a_message_is_counted_as_it_would_be_asked() -> None:
         counted = await ask(edge, "/v1/messages/count_tokens", model="m", messages=[USER])
         expected = await TOKENIZER.encode_chat([USER], {"add_generation_prompt": True})
         assert counted.json() == {"input_tokens": len(expected.token_ids)}
+        long = {"role": "user", "content": "word " * 3000}
+        too_long = await ask(edge, "/v1/messages/count_tokens", model="m", messages=[long])
+        assert too_long.json()["input_tokens"] > 3000
         refused = await ask(edge, "/v1/messages/count_tokens", model="m", messages=[])
         assert refused.status_code == 400
         assert refused.json()["error"]["type"] == "invalid_request_error"
