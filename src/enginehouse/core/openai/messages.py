@@ -110,10 +110,14 @@ def _tool_calls(calls: Any, role: str, index: int, so_far: _Taken) -> list[dict[
             raise _wrong(index, where, "must be an object of type 'function', with 'function.name' a string")
         if call.get("type", "function") != "function":
             raise _wrong(index, f"{where}.type", "must be 'function'")
-        arguments = function.get("arguments") or ""
+        arguments = function.get("arguments")
+        if arguments is None:
+            arguments = ""
         if isinstance(arguments, str):
             decoded = _arguments(arguments, f"{where}.function.arguments", index, so_far)
-            arguments = Arguments(decoded, arguments or "{}") if isinstance(decoded, dict) else decoded
+            arguments = (
+                Arguments(decoded, arguments if arguments.strip() else "{}") if isinstance(decoded, dict) else decoded
+            )
         if not isinstance(arguments, dict):
             raise _wrong(index, f"{where}.function.arguments", "must hold an object")
         identity = {"id": call["id"]} if isinstance(call.get("id"), str) else {}

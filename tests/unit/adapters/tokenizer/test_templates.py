@@ -38,7 +38,10 @@ def apart(default: bool = True) -> dict[str, bytes]:
         ({"documents": DOCUMENTS, "tools": TOOLS}, "tool_use"),
     ],
 )
-@pytest.mark.parametrize("files", [listed(**NAMED), apart()])
+@pytest.mark.parametrize(
+    "files",
+    [listed(**NAMED), apart(), {"tokenizer_config.json": json.dumps({"chat_template": NAMED}).encode()}],
+)
 def test_o12_a_conversation_gets_the_template_that_is_for_it(
     files: dict[str, bytes], options: Any, wanted: str
 ) -> None:

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from enginehouse.core.openai.arguments import written
 from enginehouse.core.openai.messages import ROLES, read_messages
 from enginehouse.core.openai.parse import parse_chat
 from enginehouse.domain.errors import InvalidRequest
@@ -49,6 +50,16 @@ def test_an_answer_that_says_nothing_and_calls_nothing_is_empty() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [('{"a":1,\n"b":"\\u00e9"}', None), ("", "{}"), (" \n", "{}"), (None, "{}"), ({"a": "é"}, '{"a": "é"}')],
+)
+def test_arguments_of_earlier_calls_keep_their_text(sent: Any, text: str | None) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": sent}}
+    (message,) = read_messages([{"role": "assistant", "tool_calls": [call]}])
+    assert written(message["tool_calls"][0]["function"]["arguments"]) == (sent if text is None else text)
+
+
 def test_nulls_are_the_same_as_absent() -> None:
     nulls = dict.fromkeys(("name", "tool_calls", "tool_call_id", "reasoning_content", "whatever"))
     assert read_messages([HELLO | nulls]) == (HELLO,)
@@ -80,6 +91,21 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
         ({"role": "user", "content": "x", "tool_calls": [CALL]}, "messages[1].tool_calls", "assistant"),
         ({"role": "assistant", "tool_calls": {}}, "messages[1].tool_calls", "is an object"),
         ({"role": "assistant", "tool_calls": [{}]}, "messages[1].tool_calls[0]", "function"),
+        (
+            {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": []}}]},
+            "messages[1].tool_calls[0].function.arguments",
+            "must hold an object",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "0"}}]},
+            "messages[1].tool_calls[0].function.arguments",
+            "must hold an object",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [CALL | {"type": "custom"}]},
+            "messages[1].tool_calls[0].type",
+            "must be 'function'",
+        ),
         (
             {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{"}}]},
             "messages[1].tool_calls[0].function.arguments",
