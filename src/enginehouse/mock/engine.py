@@ -99,6 +99,7 @@ class Engine:
             rank=answer.rank,
             prompt_tokens=len(job.prompt),
             max_tokens=job.max_tokens,
+            **({"lora": job.lora} if job.lora else {}),
             **job.wishes.told(),
         )
         self.handover.begin(answer)

@@ -36,6 +36,8 @@ class Faults(HandoverFaults):
     say_to: str = ""
     """JSON object of such texts by a part of the prompt's text. The first whose part the prompt holds counts, before
     `say`."""
+    loras: str = ""
+    """Names of the adapters that it has loaded, with commas between them. Not for vLLM's servicer, which has none."""
     prefill_hold: bool = False
     """Prefills that have begun do not end: a request stays open, admitted and without a first token."""
     kv_lies: bool = False
@@ -66,8 +68,15 @@ class Faults(HandoverFaults):
             raise ValueError("kv_buffer_batches must not be negative")
         if self.say_to and not _texts(self.say_to):
             raise ValueError("say_to must be a JSON object of texts")
+        if self.loras and not all(self.adapters):
+            raise ValueError("loras must be names with commas between them")
         if self.refuse and self.refuse not in GrpcStatus.__members__:
             raise ValueError(f"refuse: {self.refuse!r} is not the name of a gRPC status")
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Those that are loaded."""
+        return tuple(self.loras.split(",")) if self.loras else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +157,8 @@ class MockSettings(Faults, HandoverOptions):
         super().__post_init__()
         if self.embeds and self.protocol is ProtocolName.VLLM_NATIVE:
             raise ValueError("embeds: vllm-native has no call for embeddings")
+        if self.loras and self.protocol is ProtocolName.VLLM:
+            raise ValueError("loras: vllm has no field for adapters")
         for name in ("ranks", "max_running", "block_size", "context_length", "embedding_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")

@@ -41,8 +41,8 @@ class Job:
     stop_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     rank: int | None = None
-    namespace: str = ""
-    """Prompts of different namespaces (adapter, salt) share no cached blocks."""
+    lora: str = ""
+    """The adapter that answers. Prompts to different ones share no cached blocks."""
     leg: Leg | None = None
     """Its part in a hand-over; None: the engine does all of it."""
     wishes: Wishes = NONE
@@ -235,7 +235,7 @@ class Simulator:
         while rank.waiting and rank.running < self.settings.max_running:
             answer = rank.waiting.popleft()
             prompt, speed = answer.job.prompt, self.settings.prefill_tokens_per_second
-            answer.chain = rank.cache.chain(prompt, answer.job.namespace)
+            answer.chain = rank.cache.chain(prompt, answer.job.lora)
             if answer.came is not None:
                 answer.cached, answer.prefilled_at = answer.came, now
                 rank.prefilling.appendleft(answer)
@@ -322,7 +322,7 @@ class Simulator:
         """Another block of an answer is full: hold it. A token counts once it was fed back, a step later."""
         rank, size = self.ranks[answer.rank], self.settings.block_size
         start = len(answer.chain) * size
-        rank.cache.extend(answer.chain, answer.tokens(start, start + size), answer.job.namespace)
+        rank.cache.extend(answer.chain, answer.tokens(start, start + size), answer.job.lora)
         answer.full_at += size
         self._hold(rank, answer)
 
@@ -335,7 +335,8 @@ class Simulator:
             if end > first:
                 size, chain = self.settings.block_size, answer.chain
                 parent = chain[first - 1] if first else None
-                rank.news.append(Stored(chain[first:end], parent, answer.tokens(first * size, end * size)))
+                tokens = answer.tokens(first * size, end * size)
+                rank.news.append(Stored(chain[first:end], parent, tokens, answer.job.lora))
 
     def _finish(self, answer: Answer, end: End) -> None:
         answer.end = end

@@ -110,7 +110,7 @@ class SglangFront:
             raise Refused(_INTERNAL, f"top_p must be in (0, 1], got {params.top_p:g}.")
         if params.HasField("temperature") and params.temperature < 0:
             raise Refused(_INTERNAL, f"temperature must be a non-negative finite number, got {params.temperature:g}.")
-        if request.lora_path:
+        if request.lora_path and request.lora_path not in self.engine.faults.adapters:
             text = f"The following requested LoRA adapters are not loaded: {{'{request.lora_path}'}}"
             raise Refused(_INTERNAL, text)
         ranks = self.engine.settings.ranks
@@ -130,6 +130,7 @@ class SglangFront:
             stop_ids=frozenset(params.stop_token_ids),
             ignore_eos=params.ignore_eos,
             rank=rank,
+            lora=request.lora_path,
             leg=part,
             wishes=wishes(request, old=self.engine.settings.old_release),
         )
@@ -231,7 +232,8 @@ class SglangFront:
     async def list_models(self, data: bytes, context: Context) -> Any:
         settings = self.engine.settings
         card = pb.ModelCard(id=settings.model, root=settings.model, max_model_len=settings.context_length)
-        return pb.ListModelsResponse(models=[card])
+        adapters = [pb.ModelCard(id=n, root=f"/loras/{n}", parent=card.id) for n in self.engine.faults.adapters]
+        return pb.ListModelsResponse(models=[card, *adapters])
 
     async def load(self, data: bytes, context: Context) -> Any:
         request = pb.GetLoadRequest.FromString(data)

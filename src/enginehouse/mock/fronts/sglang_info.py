@@ -61,7 +61,7 @@ def server_info(engine: Engine) -> pb.GetServerInfoResponse:
         "disaggregation_transfer_backend": "mooncake",
         "tool_call_parser": None,
         "reasoning_parser": None,
-        "enable_lora": False,
+        "enable_lora": bool(engine.faults.adapters),
         "weight_version": "default",
         "incremental_streaming_output": settings.incremental,
         "stream_interval": 1,

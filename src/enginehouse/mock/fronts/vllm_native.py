@@ -91,8 +91,11 @@ class VllmNativeFront:
         settings, vocabulary, stopping = self.engine.settings, self.engine.vocabulary, request.stopping
         if request.model not in ("", settings.model):
             raise Refused(grpc.StatusCode.NOT_FOUND, f"The model `{request.model}` does not exist.")
-        if request.lora_name:
+        adapters = self.engine.faults.adapters
+        if request.lora_name and not adapters:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "LoRA is not enabled")
+        if request.lora_name and request.lora_name not in adapters:
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"LoRA adapter `{request.lora_name}` is not loaded")
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise Refused(_INVALID, "prompt is required")
@@ -137,6 +140,7 @@ class VllmNativeFront:
             stop_ids=frozenset(stopping.stop_token_ids),
             ignore_eos=stopping.ignore_eos,
             rank=self._rank(context),
+            lora=request.lora_name,
             leg=leg_of_struct(self.engine, request.kv.kv_transfer_params),
             wishes=asked,
             said=said,
@@ -218,6 +222,7 @@ class VllmNativeFront:
             served_model_name=self.engine.settings.model,
             supports_text_input=True,
             supports_token_ids_input=True,
+            supports_lora=bool(self.engine.faults.adapters),
         )
 
     async def kv_event_sources(self, data: bytes, context: Context) -> Any:
@@ -244,7 +249,10 @@ class VllmNativeFront:
         )
 
     async def list_loras(self, data: bytes, context: Context) -> Any:
-        return pb.ListLorasResponse()
+        loaded = enumerate(self.engine.faults.adapters, start=1)
+        return pb.ListLorasResponse(
+            loras=[pb.Lora(lora_id=number, lora_name=name, source_path=f"/loras/{name}") for number, name in loaded]
+        )
 
 
 def _output(

@@ -59,8 +59,8 @@ def _vllm(item: News, block_size: int) -> list[dict[str, Any]]:
     return [
         {
             **_stored(item, block_size, unsigned),
-            "lora_name": None,
-            "extra_keys": [None] * len(item.keys),
+            "lora_name": item.lora or None,
+            "extra_keys": [[item.lora] if item.lora else None] * len(item.keys),
             "group_idx": GROUP,
             "kv_cache_spec_kind": KIND,
         }
@@ -72,7 +72,8 @@ def _sglang(item: News, block_size: int) -> list[dict[str, Any]]:
         return [{"type": "AllBlocksCleared"}]
     if isinstance(item, Removed):
         return [{"type": "BlockRemoved", "block_hashes": [signed(key) for key in item.keys], "medium": MEDIUM}]
-    return [_stored(item, block_size, signed)]
+    stored = _stored(item, block_size, signed)
+    return [{**stored, "lora_name": item.lora} if item.lora else stored]
 
 
 def _stored(item: Stored, block_size: int, name: Callable[[bytes], int]) -> dict[str, Any]:

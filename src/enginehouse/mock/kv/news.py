@@ -14,6 +14,8 @@ class Stored:
     parent: bytes | None
     """Key of the block before the first; None: the run begins at position 0."""
     token_ids: Sequence[int]
+    lora: str = ""
+    """The adapter that they were made with."""
 
 
 @dataclass(frozen=True, slots=True)
