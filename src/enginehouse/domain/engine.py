@@ -243,3 +243,4 @@ class EngineInfo:
     """Element type of the KV cache."""
     kv_event_sources: tuple[KvEventSource, ...] = ()
     loras: tuple[str, ...] = ()
+    """Names of the adapters that it has loaded now."""

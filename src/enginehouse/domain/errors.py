@@ -174,6 +174,14 @@ class EngineFailed(EngineError):
     default_code = "engine_failed"
 
 
+class AdapterNotLoaded(EngineError):
+    """It has not loaded the adapter that was asked for, or no longer. Nothing speaks against the engine."""
+
+    status = 404
+    type = "invalid_request_error"
+    default_code = "model_not_found"
+
+
 class HandoverFailed(EngineFailed):
     """The KV cache did not pass from one engine to the other. Either may be at fault, or the way between them."""
 

@@ -56,3 +56,5 @@ class EngineRequest:
     prefill_only: bool = False
     """Goes to the prefill engine of a pair, with Rendezvous or Keep: its KV cache is wanted, not its answer. Whatever
     the rest says it generates one token. With Rendezvous the room chooses the rank, and `rank` is not sent."""
+    lora: str | None = None
+    """Name of the adapter that answers; None: the model itself."""

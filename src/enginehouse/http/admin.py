@@ -118,10 +118,15 @@ class Admin:
         if current is None:
             return ()
         card = current.card
-        return [
+        names = [
             ModelEntry(name, current.created, card.context_length, None if name == card.model else card.model)
             for name in (card.model, *card.aliases)
         ]
+        adapters = [
+            ModelEntry(name, current.created, card.context_length, card.model, card.model)
+            for name in self._models.adapters
+        ]
+        return [*names, *adapters]
 
 
 def _engine(engine: EngineView, loads: Loads, kv: KvView | None, pools: PoolsView | None) -> dict[str, Any]:
@@ -158,6 +163,7 @@ def _engine(engine: EngineView, loads: Loads, kv: KvView | None, pools: PoolsVie
         "instance": None if info is None else info.instance_id,
         "version": None if info is None else info.version,
         "abilities": None if info is None else sorted(info.abilities),
+        "loras": None if info is None else info.loras,
         "kv": None if kv is None else kv_page.of_engine(kv, engine.engine_id, engine.incarnation),
     }
 

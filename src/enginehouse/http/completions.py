@@ -121,7 +121,7 @@ class Endpoint(Generic[R]):
             prompts = await encode(request, model)
             asked = token_requests(request, prompts, model, self._models, session, decided)
             tally = Tally([len(prompt.token_ids) for prompt in prompts], exchange.meter)
-            identity = Identity(exchange.answer_id, model.card.model, created, tally.prompt_tokens)
+            identity = Identity(exchange.answer_id, model.name, created, tally.prompt_tokens)
             new = [
                 choice_maker(request, model, prompts[index // request.n], one.max_tokens)
                 for index, one in enumerate(asked)

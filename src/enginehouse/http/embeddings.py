@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from enginehouse.core.openai.embeddings import EmbeddingRequest, check_input, embedding_answer, parse_embedding
-from enginehouse.domain.errors import NoEngine
+from enginehouse.core.openai.refusals import printable
+from enginehouse.domain.errors import InvalidRequest, NoEngine
 from enginehouse.domain.request import Sampling
 from enginehouse.domain.stream import Embedding
 from enginehouse.http.completions import EdgeOptions
@@ -41,6 +42,9 @@ def embeddings(models: Models, generator: Generator, meters: Meters, options: Ed
 
 
 async def _asked(request: EmbeddingRequest, model: ServedModel, models: Models) -> list[TokenRequest]:
+    if model.lora is not None:
+        text = f"'model' {printable(model.lora)!r} is an adapter; embeddings are made by the model itself"
+        raise InvalidRequest(text, param="model", code="unsupported_value")
     card, tokenizer = model.card, model.tokenizer
     longest = card.context_length if card.max_prompt_tokens is None else card.max_prompt_tokens
     asked = []

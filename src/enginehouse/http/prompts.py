@@ -64,7 +64,15 @@ def token_requests(
             sampling = _seeded(request.sampling, choice)
             asked.append(
                 TokenRequest(
-                    prompt.token_ids, max_tokens, sampling, lambda: models.fits(model), session, decided, needed, params
+                    prompt.token_ids,
+                    max_tokens,
+                    sampling,
+                    lambda: models.fits(model),
+                    session,
+                    decided,
+                    needed,
+                    params,
+                    model.lora,
                 )
             )
     return asked

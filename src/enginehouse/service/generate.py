@@ -21,10 +21,11 @@ from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.pairs import Busy, NoPrefill, PairDecision
 from enginehouse.core.routing.policy import AllExcluded, AllFull, RoutingSettings
-from enginehouse.domain.engine import Ability
+from enginehouse.domain.errors import ModelNotFound
+from enginehouse.domain.kv import namespace
 from enginehouse.domain.stream import Embedding
 from enginehouse.ports import RequestMeter
-from enginehouse.service.able import EMBEDS, GENERATES, Unable
+from enginehouse.service.able import EMBEDS, GENERATES, Needs, Unable
 from enginehouse.service.attempt import Answer
 from enginehouse.service.choosing import Chooser, Sought
 from enginehouse.service.fleet import Fleet
@@ -86,8 +87,8 @@ class Generator:
         )
 
     async def run(self, request: TokenRequest, answer: Answer, meter: RequestMeter) -> Outcome:
-        """Bring one whole answer, or raise: EngineError (the last attempt's), NoEngine, Overloaded, Outdated, and
-        InvalidRequest where no engine can do what it needs.
+        """Bring one whole answer, or raise: EngineError (the last attempt's), NoEngine, Overloaded, Outdated,
+        InvalidRequest where no engine can do what it needs, and ModelNotFound where none has its adapter.
 
         Cancelling it (the client went away) aborts the engines and settles everything.
         """
@@ -101,10 +102,11 @@ class Generator:
             assert isinstance(choice, Decision)
             pool, excluded = self._pools.serving, tried.excluded
             leg = self._leg(pool, choice)
-            return Vector(choice, leg, request, lambda: pool.others(leg.key, excluded, EMBEDS), self._settings, loop)
+            return Vector(choice, leg, request, lambda: pool.others(leg.key, excluded, needs), self._settings, loop)
 
         loop = asyncio.get_running_loop()
-        brought, _ = await self._bring(self._sought(request, EMBEDS), meter, work)
+        needs = Needs(EMBEDS)
+        brought, _ = await self._bring(self._sought(request, needs), meter, work)
         assert brought.found is not None
         return brought.found
 
@@ -125,7 +127,7 @@ class Generator:
                 except (AllExcluded, AllFull, NoPrefill, Busy) as why:
                     await self._waiting.out(why, tried)
                     continue
-                except Unable as why:
+                except (Unable, ModelNotFound) as why:
                     raise tried.error or why from None
                 if not request.fits():
                     raise Outdated
@@ -155,7 +157,7 @@ class Generator:
     def explain(self, request: TokenRequest) -> Choice:
         """Where the request would go now, with what it would cost on each rank. Nothing is sent, booked or remembered.
 
-        Raises NoEngine, Overloaded, InvalidRequest.
+        Raises NoEngine, Overloaded, InvalidRequest, ModelNotFound.
         """
         sought = self._sought(request, _needs(request))
         try:
@@ -224,16 +226,18 @@ class Generator:
             reason=error.message,
         )
 
-    def _sought(self, request: TokenRequest, needs: frozenset[Ability]) -> Sought:
+    def _sought(self, request: TokenRequest, needs: Needs) -> Sought:
         """With what the policy may ask of the prompt; where it asks nothing, nothing is paid for."""
         prompt: Prompt | None = None
         if self._knowledge is not None:
             now = asyncio.get_running_loop().time()
-            prompt = self._knowledge.prompt(request.token_ids, session=request.session, now=now)
+            prompt = self._knowledge.prompt(
+                request.token_ids, namespace=namespace(request.lora, None), session=request.session, now=now
+            )
         elif self._sessions:
             prompt = PlainPrompt(len(request.token_ids), request.session)
         return Sought(request, needs, prompt)
 
 
-def _needs(request: TokenRequest) -> frozenset[Ability]:
-    return request.needs | GENERATES if request.needs else GENERATES
+def _needs(request: TokenRequest) -> Needs:
+    return Needs(request.needs | GENERATES if request.needs else GENERATES, request.lora)

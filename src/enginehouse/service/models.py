@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from enginehouse.core.membership.card import ModelCard
-from enginehouse.core.openai.refusals import printable
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.selection import FormatSettings, select
-from enginehouse.domain.errors import EngineError, ModelNotFound, NoEngine
+from enginehouse.domain.engine import Role
+from enginehouse.domain.errors import EngineError, NoEngine
 from enginehouse.ports import Tokenizer
+from enginehouse.service.able import unknown_model
 from enginehouse.service.fleet import Fleet
-from enginehouse.service.membership import Member
+from enginehouse.service.membership import Member, RuntimeConfig
 from enginehouse.service.watch import Watch
 
 log = structlog.get_logger("enginehouse.models")
@@ -39,13 +40,21 @@ class ServedModel:
     """Unix seconds."""
     formats: Family = field(default_factory=Family)
     """In which the model writes thinking and calls."""
+    lora: str | None = None
+    """The adapter that was asked for; None: the model itself."""
+
+    @property
+    def name(self) -> str:
+        """What answers are said to be of."""
+        return self.lora or self.card.model
 
 
 class Models:
     """Follows the fleet's model card and keeps the tokenizer that fits it.
 
     The model stays known when its last engine goes: its requests then get 503, not 404. When engines of another
-    generation take over, nothing is encoded for them with the old one's tokenizer.
+    generation take over, nothing is encoded for them with the old one's tokenizer. Its adapters are those that its
+    engines have loaded, and while there is no engine those of the last there were.
     """
 
     def __init__(
@@ -68,6 +77,8 @@ class Models:
         self._loaded: Watch[ServedModel | None] = Watch(None)
         self._problem: str | None = None
         self._tries = 0
+        self._adapters: frozenset[str] = frozenset()
+        fleet.runtime_configs.listen(self._engines_changed)
 
     @property
     def current(self) -> ServedModel | None:
@@ -82,25 +93,33 @@ class Models:
         """Why the model cannot be served though engines are there."""
         return None if self.current is not None else self._problem
 
+    @property
+    def adapters(self) -> list[str]:
+        """Names of the adapters that may be asked for in place of the model, in order."""
+        card = self._card()
+        return sorted(name for name in self._adapters if card is None or not card.answers_to(name))
+
     def fits(self, model: ServedModel) -> bool:
         """Whether what was encoded with this model's tokenizer may be sent to the engines of now."""
         card = self._fleet.card.get()
         return card is None or _serves(model, card)
 
     async def find(self, name: str) -> ServedModel:
-        """The model of this name. Raises ModelNotFound, or NoEngine while it is known but cannot be served yet."""
+        """The model of this name, or that with the adapter of this name.
+
+        Raises ModelNotFound, or NoEngine while it is known but cannot be served yet.
+        """
         known = self._known()
         if known is None:
             raise NoEngine("no engine has joined yet", retry_after=2)
-        if name != known and not (self._card() or ModelCard(known)).answers_to(name):
-            raise ModelNotFound(
-                f"The model {printable(name)!r} does not exist. This frontend serves {known!r}.", param="model"
-            )
+        is_base = name == known or (self._card() or ModelCard(known)).answers_to(name)
+        if not is_base and name not in self._adapters:
+            raise unknown_model(name, known, self.adapters)
         try:
             async with asyncio.timeout(self._patience):
                 while (model := self.current) is None:
                     await self._loaded.changed(self._loaded.version)
-                return model
+                return model if is_base else replace(model, lora=name)
         except TimeoutError:
             raise NoEngine(f"the tokenizer of {known!r} is not there yet", retry_after=2) from None
 
@@ -131,6 +150,11 @@ class Models:
     def _known(self) -> str | None:
         card = self._card()
         return card.model if card is not None else self._name
+
+    def _engines_changed(self, configs: tuple[RuntimeConfig, ...]) -> None:
+        if configs:
+            answering = [config for config in configs if config.role is not Role.PREFILL]
+            self._adapters = frozenset(name for config in answering for name in config.loras)
 
     async def _take(self, card: ModelCard) -> None:
         before = self._loaded.get()

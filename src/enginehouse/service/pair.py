@@ -160,7 +160,14 @@ class Pair:
     ) -> EngineRequest:
         request = self._request
         return EngineRequest(
-            uuid.uuid4().hex, request.token_ids, max_tokens, request.sampling, rank, handover, prefill_only
+            uuid.uuid4().hex,
+            request.token_ids,
+            max_tokens,
+            request.sampling,
+            rank,
+            handover,
+            prefill_only,
+            request.lora,
         )
 
     def _prefilled(self) -> None:

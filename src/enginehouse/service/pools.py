@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from enginehouse.core.membership.roles import Topology
 from enginehouse.core.routing.candidate import Candidate
 from enginehouse.core.routing.ledger import Ledger
-from enginehouse.domain.engine import Ability
-from enginehouse.service.able import can_answer, can_prefill
+from enginehouse.service.able import Needs, can_answer, can_prefill
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import Member
 from enginehouse.service.watch import Watch
@@ -23,13 +22,13 @@ class Pool:
         self,
         pools: Pools,
         watch: Watch[tuple[Member, ...]],
-        can: Callable[[Member, frozenset[Ability]], bool],
+        can: Callable[[Member, Needs], bool],
     ) -> None:
         """can: whether a member can do its part of a request with these needs."""
         self._pools = pools
         self._watch = watch
         self._can = can
-        self._found: dict[frozenset[Ability], tuple[Candidate, ...]] = {}
+        self._found: dict[Needs, tuple[Candidate, ...]] = {}
         self.members: tuple[Member, ...] = ()
         """Those that `candidates` were made from; a candidate's `member` is its place here."""
         self.candidates: tuple[Candidate, ...] = ()
@@ -44,7 +43,7 @@ class Pool:
             self._pools.changed_one()
         return self.candidates
 
-    def able(self, needs: frozenset[Ability]) -> tuple[Candidate, ...]:
+    def able(self, needs: Needs) -> tuple[Candidate, ...]:
         """Of the engines as they are, those that can do all of it: the same tuple until they change."""
         candidates = self.now()
         found = self._found.get(needs)
@@ -58,7 +57,7 @@ class Pool:
         """Whose rank it is. Before the next `now()`."""
         return self.members[candidate.member]
 
-    def others(self, key: tuple[str, int], excluded: set[tuple[str, int]], needs: frozenset[Ability]) -> bool:
+    def others(self, key: tuple[str, int], excluded: set[tuple[str, int]], needs: Needs) -> bool:
         """Whether another engine than this one could be tried."""
         return any(
             (own := (m.engine_id, m.incarnation)) != key and own not in excluded and self._can(m, needs)

@@ -50,6 +50,8 @@ class TokenRequest:
     """Only engines that can do all of this may be chosen; besides what every answer needs."""
     params: Mapping[Ability, str] = field(default_factory=dict)
     """The client's field behind a need, to name in errors; without it the ability's own name."""
+    lora: str | None = None
+    """Only engines that have this adapter loaded may be chosen; None: the model itself is asked."""
 
 
 class Outdated(Exception):

@@ -58,9 +58,10 @@ class Whole:
         timeout = limits.first_token_timeout
         try:
             rank = leg.decision.chosen.rank
-            call = leg.send(
-                EngineRequest(uuid.uuid4().hex, request.token_ids, request.max_tokens, request.sampling, rank), attempt
+            asked = EngineRequest(
+                uuid.uuid4().hex, request.token_ids, request.max_tokens, request.sampling, rank, lora=request.lora
             )
+            call = leg.send(asked, attempt)
             attempt.answer.begin(WatchedCall(call, attempt))
             watchdog.expect(
                 loop.time() + timeout,

@@ -7,6 +7,7 @@ Messages are made for clients: they never carry addresses or internals. Only a r
 from __future__ import annotations
 
 from enginehouse.domain.errors import (
+    AdapterNotLoaded,
     EngineBroken,
     EngineError,
     EngineFailed,
@@ -85,6 +86,13 @@ def _kind(error: LinkError) -> type[EngineError]:
     if error.kind is LinkErrorKind.RESET and not error.may_have_been_processed:
         return EngineUnavailable
     return _BY_KIND[error.kind]
+
+
+def not_loaded(error: LinkError) -> AdapterNotLoaded:
+    """The engine said that it does not have the adapter; it had when it was asked last."""
+    made = AdapterNotLoaded("the adapter is not loaded any more", param="model")
+    made.__cause__ = error
+    return made
 
 
 def rejected(text: str) -> EngineRejected:

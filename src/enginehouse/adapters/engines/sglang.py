@@ -12,7 +12,7 @@ from enginehouse._proto import sglang_runtime_v1_pb2 as pb
 from enginehouse.adapters.engines import sampling as params
 from enginehouse.adapters.engines.calls import ask, implemented
 from enginehouse.adapters.engines.extras import Extras
-from enginehouse.adapters.engines.failures import engine_error, rejected
+from enginehouse.adapters.engines.failures import engine_error, not_loaded, rejected
 from enginehouse.adapters.engines.legs import bracketed
 from enginehouse.adapters.engines.protocol import Decoder, Load, ProbeSettings
 from enginehouse.adapters.engines.sglang_constraints import constrain
@@ -44,6 +44,7 @@ _ARGUMENT_TEXTS = (
     " must be non-negative",
     " must be positive",
 )
+_NOT_LOADED = "LoRA adapters are not loaded"
 
 
 class SglangProtocol:
@@ -179,6 +180,7 @@ class SglangProtocol:
             routed_dp_rank=request.rank,
             disaggregated_params=_meeting(request.handover) if request.handover is not None else None,
             priority=min(asked.priority * self._urgency, _HIGHEST) or None,
+            lora_path=request.lora,
         )
         if asked.constraint is not None:
             constrain(message.sampling_params, asked.constraint, guided=self._guided)
@@ -214,6 +216,8 @@ class SglangProtocol:
             refused = rejected(error.text)
             refused.__cause__ = error
             return refused
+        if error.status is GrpcStatus.INTERNAL and _NOT_LOADED in error.text:
+            return not_loaded(error)
         if error.status is GrpcStatus.INTERNAL and (made := handover_failed(error.text)) is not None:
             made.__cause__ = error
             return made

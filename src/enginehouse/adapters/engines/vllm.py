@@ -143,6 +143,8 @@ class VllmProtocol:
         }
 
     def encode(self, request: EngineRequest) -> bytes:
+        if request.lora is not None:
+            raise ValueError("this protocol of vLLM's has no field for an adapter")
         # Absent means 1.0 or off here, whatever the model's own defaults are, so those are filled in.
         asked = params.with_defaults(request.sampling, self._defaults)
         sampling = pb.SamplingParams(

@@ -13,7 +13,7 @@ from enginehouse.adapters.engines import abilities
 from enginehouse.adapters.engines import sampling as params
 from enginehouse.adapters.engines.calls import ask
 from enginehouse.adapters.engines.extras import Extras
-from enginehouse.adapters.engines.failures import engine_error
+from enginehouse.adapters.engines.failures import engine_error, not_loaded
 from enginehouse.adapters.engines.health import require_serving, serving
 from enginehouse.adapters.engines.kv_sources import reachable
 from enginehouse.adapters.engines.legs import KEEP_STRUCT
@@ -157,6 +157,7 @@ class VllmNativeProtocol:
             ),
             response=pb.ResponseOptions(output_text=False, output_token_ids=True),
             priority=asked.priority,
+            lora_name=request.lora or "",
         )
         if asked.logit_bias:
             message.decoding.logit_bias.update(asked.logit_bias)
@@ -182,6 +183,9 @@ class VllmNativeProtocol:
         raise EngineRejected("the engine's protocol has no embeddings")
 
     def failure(self, error: LinkError) -> EngineError:
+        # Not loaded, or with no adapters at all since it was asked last.
+        if error.status in (GrpcStatus.NOT_FOUND, GrpcStatus.FAILED_PRECONDITION) and error.text.startswith("LoRA "):
+            return not_loaded(error)
         return engine_error(error)
 
     async def abort(self, request_id: str) -> None:

@@ -26,6 +26,8 @@ class RuntimeConfig:
     kv_event_sources: tuple[KvEventSource, ...]
     returns: int = 0
     """Grows when it was out of reach and may be another process now, by all that it says of itself."""
+    loras: tuple[str, ...] = ()
+    """Adapters that it had loaded when it was last asked."""
 
 
 def routable(fleet: Fleet) -> tuple[tuple[str, Entry], ...]:
@@ -53,6 +55,7 @@ def runtime_configs(fleet: Fleet) -> tuple[RuntimeConfig, ...]:
             max_running=info.max_running,
             kv_event_sources=info.kv_event_sources,
             returns=entry.returns,
+            loras=info.loras,
         )
         for engine_id, slot in fleet.slots.items()
         if (entry := slot.current) is not None

@@ -23,7 +23,9 @@ class ModelEntry:
     created: int
     context_length: int | None = None
     root: str | None = None
-    """The name that this one is an alias of."""
+    """The name that this one is an alias or an adapter of."""
+    parent: str | None = None
+    """The model that this one is an adapter of."""
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
@@ -132,6 +134,7 @@ def _model(model: ModelEntry) -> dict[str, Any]:
         "created": model.created,
         "owned_by": "enginehouse",
         "root": model.root or model.name,
+        "parent": model.parent,
         "max_model_len": model.context_length,
     }
 

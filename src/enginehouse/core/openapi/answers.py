@@ -188,6 +188,7 @@ class Model(_Answer):
     created: int
     owned_by: str
     root: str
+    parent: str | None
     max_model_len: int | None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
 from enginehouse._proto import sglang_runtime_v1_pb2 as sglang
 from enginehouse._proto import vllm_native_pb2 as native
+from enginehouse.adapters.engines.legs import as_sent
 from enginehouse.adapters.engines.protocol import ProbeSettings
 from enginehouse.adapters.engines.sampling import fold_seed, with_defaults
 from enginehouse.adapters.engines.sglang import SglangProtocol
 from enginehouse.adapters.engines.vllm import VllmProtocol
 from enginehouse.adapters.engines.vllm_native import VllmNativeProtocol
 from enginehouse.domain.engine import Target
+from enginehouse.domain.handover import Handover, Keep, Rendezvous
 from enginehouse.domain.request import EngineRequest, Sampling
 from tests.unit.adapters.engines.doubles import FakeLink, golden, messages
 
@@ -181,3 +184,20 @@ def test_what_the_recorder_sent_is_read_by_our_messages() -> None:
     sent = native.GenerateRequest.FromString(bytes.fromhex(golden("vllm-native-0.33.0")["no text"]["request_hex"]))
     assert (sent.stopping.max_new_tokens, sent.response.output_text, sent.response.output_token_ids) == (4, False, True)
     assert messages(golden("vllm-0.32.0")["Abort unknown id"]) == [b""]
+
+
+def test_o14_an_adapter_goes_by_its_name_and_is_not_mentioned_where_none_is_asked_for() -> None:
+    asked = replace(request(), lora="a")
+    assert to_sglang(asked).lora_path == "a"
+    assert not to_sglang(request()).HasField("lora_path")
+    assert to_native(asked).lora_name == "a"
+    assert to_native(request()).lora_name == ""
+    with pytest.raises(ValueError, match="no field"):
+        to_vllm(asked)
+
+
+@pytest.mark.parametrize("handover", [Keep(), Rendezvous("10.0.0.1", 8998, 7)])
+def test_o14_both_legs_of_a_hand_over_name_the_adapter(handover: Handover) -> None:
+    for prefill_only in (True, False):
+        asked = EngineRequest("0" * 32, [1, 2], 5, Sampling(), None, handover, prefill_only, "a")
+        assert as_sent(asked).lora == "a"

@@ -11,6 +11,7 @@ from enginehouse.adapters.engines.vllm import VllmProtocol
 from enginehouse.adapters.engines.vllm_native import VllmNativeProtocol
 from enginehouse.domain.engine import Target
 from enginehouse.domain.errors import (
+    AdapterNotLoaded,
     EngineBroken,
     EngineError,
     EngineFailed,
@@ -120,7 +121,7 @@ RECORDED = {
     ("sglang-0.5.23", "prompt too long"): EngineRejected,
     ("sglang-0.5.23", "top_p 1.5"): EngineRejected,
     ("sglang-0.5.23", "empty input"): EngineRejected,
-    ("sglang-0.5.23", "unknown LoRA"): EngineFailed,  # another engine may have it
+    ("sglang-0.5.23", "unknown LoRA"): AdapterNotLoaded,  # another engine may have it
     ("sglang-0.5.23", "routed_dp_rank 5"): EngineFailed,  # our mistake, not the caller's
     ("sglang-0.5.23", "duplicate id, the second"): EngineFailed,
     ("sglang-0.5.23", "guided_decoding empty"): EngineRejected,
@@ -136,6 +137,7 @@ RECORDED = {
     ("vllm-native-0.33.0", "temperature -1"): EngineRejected,
     ("vllm-native-0.33.0", "unknown model"): EngineRejected,
     ("vllm-native-0.33.0", "rank 3"): EngineRejected,
+    ("vllm-native-0.33.0", "unknown LoRA"): AdapterNotLoaded,
 }
 
 
@@ -144,6 +146,19 @@ def test_g4_what_the_real_servers_said(source: str, case: str) -> None:
     error = case_error(golden(source)[case])
     assert error is not None
     assert type(PROTOCOLS[source].failure(error)) is RECORDED[source, case]
+
+
+def test_o14_an_adapter_that_is_gone_is_a_model_that_is_not_found_and_no_fault_of_the_engine() -> None:
+    native = PROTOCOLS["vllm-native-0.33.0"]
+    for error in (
+        native.failure(status_error("NOT_FOUND", "LoRA adapter `x` is not loaded")),
+        native.failure(status_error("FAILED_PRECONDITION", "LoRA is not enabled")),
+    ):
+        assert type(error) is AdapterNotLoaded
+        assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
+        assert error.retryable
+        assert not error.suspect
+    assert type(native.failure(status_error("FAILED_PRECONDITION", "LoRAs aside"))) is EngineRejected
 
 
 @pytest.mark.parametrize(
