@@ -83,6 +83,7 @@ WANT = {
     "O10": "Log probabilities in both shapes are those of the text's tokens, streamed and whole.",
     "O11": "Answers to several prompts are in order, are summed in one usage, and end in one [DONE].",
     "O12": "Chat templates render as their reference does.",
+    "O14": "An adapter is asked for only where it is loaded now; the list is the union; a name that nobody has is 404.",
     "S1": "A client that leaves ends the work at the engine, at every stage.",
     "S2": "A client that does not read costs bounded memory, and the engine feels it.",
     "S3": "Nothing that a client sends chooses engine, rank or id.",
