@@ -19,6 +19,7 @@ class Left(Struct, tag="left", tag_field="type", forbid_unknown_fields=True):
 
 class Right(Struct, tag="right", tag_field="type", forbid_unknown_fields=True):
     y: list[Annotated[str, Meta(min_length=1)]]
+    x: str | None = None
 
 
 class Fields(Struct, kw_only=True):

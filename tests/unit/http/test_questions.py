@@ -258,7 +258,7 @@ def test_g8_the_clients_request_id_is_echoed() -> None:
     run(scenario)
 
 
-def test_o8_a_body_that_is_too_large_has_the_error_of_its_api() -> None:
+def test_o8_what_never_reaches_a_path_has_the_error_of_its_api() -> None:
     async def scenario(edge: Edge) -> None:
         big = "x" * 30_000
         for path, form in (("/v1/embeddings", 4), ("/v1/messages/count_tokens", 2), ("/v1/messages", 2)):
@@ -266,6 +266,8 @@ def test_o8_a_body_that_is_too_large_has_the_error_of_its_api() -> None:
             assert response.status_code == 413
             assert len(response.json()["error"]) == form
             assert await counted(edge, path, 413)
+        for path, form in (("/v1/messages", 2), ("/v1/messages/batches", 2), ("/v1/embeddings", 4)):
+            assert len((await edge.client.get(path)).json()["error"]) == form
 
     run(scenario)
 

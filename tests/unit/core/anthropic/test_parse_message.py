@@ -86,6 +86,19 @@ CALL = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": {
             None,
             [
                 USER,
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]},
+                {"role": "assistant", "content": "well"},
+            ],
+            [
+                USER,
+                {"role": "assistant", "reasoning_content": "hm", "content": ""},
+                {"role": "assistant", "content": "well"},
+            ],
+        ),
+        (
+            None,
+            [
+                USER,
                 {"role": "assistant", "content": [USE, text("and")]},
                 {"role": "user", "content": [text("x"), {"type": "tool_result", "tool_use_id": "t1", "content": "y"}]},
             ],
@@ -158,6 +171,7 @@ def test_thinking_is_a_matter_of_the_template(fields: dict[str, Any], kwargs: ob
         (None, ToolChoice(ToolChoiceMode.AUTO), True),
         ({"type": "auto"}, ToolChoice(ToolChoiceMode.AUTO), True),
         ({"type": "auto", "disable_parallel_tool_use": True}, ToolChoice(ToolChoiceMode.AUTO), False),
+        ({"type": "auto", "disable_parallel_tool_use": False}, ToolChoice(ToolChoiceMode.AUTO), True),
         ({"type": "any"}, ToolChoice(ToolChoiceMode.REQUIRED), True),
         ({"type": "tool", "name": "f"}, ToolChoice(ToolChoiceMode.NAMED, "f"), True),
         ({"type": "none"}, ToolChoice(ToolChoiceMode.NONE), True),
