@@ -184,6 +184,8 @@ class RichChoice:
         found = self._parser.push(text) if text else ()
         if ended is None:
             return found
+        if self._text.stop is not None:
+            return [*found, *_stopped(self._parser, self._text.removed)]
         return [*found, *self._parser.finish(cut=ended is Finish.LENGTH)]
 
     def _repeat(self, echo: Echo, delta: Delta) -> Echo | None:
@@ -195,6 +197,28 @@ class RichChoice:
             echo = replace(echo, likelihoods=found)
         self._echo = None
         return echo
+
+
+def _stopped(parser: OutputParser, stop: str) -> Sequence[Piece]:
+    """The rest at a stop string, which cuts as a limit does: what the model did not finish is no call, and no content.
+
+    stop: as far as it was taken off the text. It may be what finishes a call or a mark, and is no text itself.
+    """
+    rest: list[Piece] = []
+    for at in range(len(stop)):
+        rest.extend(_without(stop[: at + 1], parser.push(stop[at])))
+    rest.extend(_without(stop, parser.finish(cut=True)))
+    return rest
+
+
+def _without(read: str, pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """What has just come out, but for the end of it that is the end of what was read."""
+    if not pieces or isinstance(last := pieces[-1], ToolCall):
+        return pieces
+    text = last.text
+    begin = next(at for at in range(max(0, len(text) - len(read)), len(text) + 1) if read.endswith(text[at:]))
+    kept = text[:begin]
+    return [*pieces[:-1], replace(last, text=kept)] if kept else pieces[:-1]
 
 
 def _told(pieces: Sequence[Piece]) -> str | News:

@@ -30,6 +30,11 @@ class StopMatcher:
         return self.stop is not None
 
     @property
+    def removed(self) -> str:
+        """The same as far as it does not stay in the text."""
+        return "" if self._keep or self.stop is None else self.stop
+
+    @property
     def held(self) -> int:
         """Characters held back."""
         return len(self._held)

@@ -48,6 +48,11 @@ class AnswerText:
         return None if self._matcher is None else self._matcher.stop
 
     @property
+    def removed(self) -> str:
+        """What that took off the end of the text."""
+        return "" if self._matcher is None else self._matcher.removed
+
+    @property
     def held(self) -> int:
         """Characters that are decoded and may yet turn out to be the beginning of a stop string."""
         return 0 if self._matcher is None else self._matcher.held

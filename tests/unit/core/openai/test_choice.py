@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -176,6 +178,7 @@ def test_o10_tokens_beyond_the_limit_are_not_listed() -> None:
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 NOW = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+ADD = ToolCall("add", '{"a": 1}')
 
 
 def arguments(pieces: Sequence[Piece]) -> list[tuple[str, Any]]:
@@ -201,6 +204,41 @@ def test_o6_a_call_that_a_limit_cut_is_none_and_leaves_nothing_in_the_content() 
     assert arguments(choice.pieces) == [("add", {"a": 1})]
     assert len(choice.pieces) == 2
     assert choice.end == End(Finish.LENGTH, called=True)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_o6_a_call_that_a_stop_string_cut_is_none_and_leaves_nothing_in_the_content(keep: bool) -> None:
+    reader = rich(stops=("arguments",), keep=keep, tools=TOOLS)
+    choice, _ = told(reader, [delta([one]) for one in ids(f"Well.{CALL}")])
+    assert choice.pieces == (Content("Well."),)
+    assert choice.end == End(Finish.STOP, called=False, stop="arguments")
+    reader = rich(stops=('"now"',), keep=keep, tools=TOOLS)
+    choice, _ = told(reader, [delta(ids(f"Well.{CALL}{NOW}"))])
+    assert arguments(choice.pieces) == [("add", {"a": 1})]
+    assert len(choice.pieces) == 2
+    assert choice.end == End(Finish.STOP, called=True, stop='"now"')
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "pieces"),
+    [
+        (f"Well.{CALL}", "</tool_call>", (Content("Well."), ADD)),  # the model did finish it
+        ("Well.<tool_call>none</tool_call>", "</tool_call>", (Content("Well.<tool_call>none"),)),
+        ("a <t", "\n", (Content("a <t"),)),
+        ("a <t", "ool_call>", (Content("a"),)),
+        ("a \n", "b", (Content("a \n"),)),
+        ("<think>Hm", "</think>\n\nHi", (Reasoning("Hm"),)),
+        ("<think>H", "m</think>", (Reasoning("H"),)),
+        ("<think>Hm</think>\n", "\nHi", (Reasoning("Hm"),)),
+    ],
+)
+@given(cuts=st.lists(st.integers(0, 200), max_size=4))
+def test_o3_o6_what_a_stop_string_leaves(text: str, stop: str, pieces: tuple[Piece, ...], cuts: list[int]) -> None:
+    whole = text if stop in text else text + stop
+    places = sorted({0, len(whole), *[cut % len(whole) for cut in cuts]})
+    deltas = [delta(ids(whole[start:end])) for start, end in pairwise(places)]
+    choice, _ = told(rich(stops=(stop,), tools=TOOLS), deltas)
+    assert tuple(replace(piece, id=None) if isinstance(piece, ToolCall) else piece for piece in choice.pieces) == pieces
 
 
 def test_one_call_is_enough_where_no_parallel_ones_are_wanted() -> None:
