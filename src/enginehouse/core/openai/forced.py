@@ -36,17 +36,18 @@ class ForcedFamily(Family):
 
     def parser(self, given: ParserInput) -> OutputParser:
         before = self.usual.parser(replace(given, tools=())) if self.usual is not None else None
-        return _Parser(before, self.name)
+        return _Parser(before, self.name, Marks(*self.shown))
 
 
 class _Parser:
     __slots__ = ("_before", "_begun", "_json", "_opening")
 
-    def __init__(self, before: OutputParser | None, name: str | None) -> None:
+    def __init__(self, before: OutputParser | None, name: str | None, marks: Marks) -> None:
+        """marks: what is shown of the model's special tokens; behind the JSON they mean no more than its end."""
         self._before = before
         self._begun = False
         self._opening = "[" if name is None else "{"
-        self._json = GeneratorParser(_calls if name is None else partial(_arguments, name))
+        self._json = GeneratorParser(partial(_calls, marks) if name is None else partial(_arguments, name, marks))
 
     def passes(self, text: str) -> Callable[[str], Piece] | None:
         """Thinking may."""
@@ -71,15 +72,15 @@ class _Parser:
         return out
 
 
-def _arguments(name: str, reader: Reader) -> Reading[None]:
+def _arguments(name: str, marks: Marks, reader: Reader) -> Reading[None]:
     reader.record("")
     text, whole = yield from reader.json()
     if whole and (found := arguments(text)) is not None:
         reader.call(name, found)
-    yield from _rest(reader)
+    yield from _rest(reader, marks)
 
 
-def _calls(reader: Reader) -> Reading[None]:
+def _calls(marks: Marks, reader: Reader) -> Reading[None]:
     reader.record("")
     yield from reader.space()
     if (yield from reader.next_is("[")) is not None:
@@ -92,13 +93,14 @@ def _calls(reader: Reader) -> Reading[None]:
             if (yield from reader.next_is(",")) is None:
                 yield from reader.next_is("]")
                 break
-    yield from _rest(reader)
+    yield from _rest(reader, marks)
 
 
-def _rest(reader: Reader) -> Reading[None]:
-    """Behind the last call: nothing, if all is as it should be."""
+def _rest(reader: Reader, marks: Marks) -> Reading[None]:
+    """Behind the last call: nothing, if all is as it should be, or the token that ends the answer, where that shows."""
     left = reader.recorded().strip()
     if left and left != "]" and not reader.cut:
         reader.say(left)
     yield from reader.space()
-    yield from reader.until(Marks())
+    while (yield from reader.until(marks)) is not None:
+        yield from reader.space()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from enginehouse.core.openai.forced import forced_family
 from enginehouse.core.openai.requests import ChatRequest, ToolChoice, ToolChoiceMode
+from enginehouse.core.output.families.harmony import HARMONY
 from enginehouse.core.output.family import Family, Thinking
 from enginehouse.core.output.pieces import Content, ParserInput, Piece, Reasoning, Tool, ToolCall, joined
 
@@ -112,3 +113,14 @@ def test_o5_joined_arguments_are_what_was_written(arguments: list[dict[str, Any]
     text = json.dumps([{"name": "f", "parameters": one} for one in arguments])
     calls = read(REQUIRED, text, *cuts)
     assert [json.loads(call.arguments) for call in calls if isinstance(call, ToolCall)] == arguments
+
+
+@pytest.mark.parametrize(("choice", "text"), [(REQUIRED, f"[{F}]"), (NAMED, '{"a": [1, "]}"]}')])
+@given(cuts=st.lists(st.integers(0, 1000), max_size=8))
+def test_o6_the_token_that_ends_the_answer_is_no_content_though_it_shows(
+    choice: ToolChoice, text: str, cuts: list[int]
+) -> None:
+    """vLLM sends it like any other, and gpt-oss's mean something to its family, so that they come as text."""
+    for end in ("<|return|>", "<|call|>"):
+        assert read(choice, text + end, *cuts, usual=HARMONY) == (CALL_F,)
+        assert read(choice, text + end + " and more", *cuts, usual=HARMONY) == (CALL_F, Content("and more"))
