@@ -37,7 +37,7 @@ ADDED = ToolCall("add", "{}", "functions.add:1")
         (BEGIN + k2(" look:12\n", '\n{"a": "日本 🌸"}\n') + END, [ToolCall("look", '{"a": "日本 🌸"}', "look:12")]),
         (BEGIN + k2("functions.my.look:0", "{}") + END, [ToolCall("my.look", "{}", "functions.my.look:0")]),
         (BEGIN + k2("functions.a:b:3", "{}") + END, [ToolCall("a:b", "{}", "functions.a:b:3")]),
-        (BEGIN + k2("look", "{}") + END, [ToolCall("look", "{}")]),  # that is no id
+        (BEGIN + k2(" look\n", "{}") + END, [ToolCall("look", "{}")]),  # that is no id
         (
             BEGIN + k2("look:0", f'{{"a": {{"b": "{CALL_END}{END}}}"}}}}') + END,
             [ToolCall("look", f'{{"a": {{"b": "{CALL_END}{END}}}"}}}}', "look:0")],
@@ -123,6 +123,8 @@ def test_o5_k3_channels(prompt: str, text: str, expected: list[Piece]) -> None:
     [
         (argument("a", "string", ""), '{"a": ""}'),
         (argument("a", "string", " 007\n"), '{"a": " 007\\n"}'),
+        (argument("a", "string", "12"), '{"a": "12"}'),
+        (argument("a", "string", "null"), '{"a": "null"}'),
         (argument("a", "number", "1.50"), '{"a": 1.50}'),
         (argument("a", "boolean", "false"), '{"a": false}'),
         (argument("a", "null", "null"), '{"a": null}'),

@@ -52,10 +52,9 @@ def _named(attributes: str) -> str | None:
 
 def _typed(attributes: str, value: str) -> tuple[str, str] | None:
     found = _attributes(attributes)
-    kind = found.get("type")
     if "key" not in found:
         return None
-    return found["key"], encode(value) if kind == "string" else value_text(value, frozenset({kind}) if kind else None)
+    return found["key"], encode(value) if found.get("type") == "string" else value_text(value, None)
 
 
 _TOOLS: Final = ToolFormat(
