@@ -249,8 +249,14 @@ class Tokenizer(Protocol):
         InvalidRequest when the template refuses the messages or there is none.
         """
 
-    def decoder(self, *, skip_special_tokens: bool = True, shown: frozenset[str] = frozenset()) -> TextDecoder:
-        """shown: special tokens that come through as text all the same, because something is written with them."""
+    def decoder(
+        self, *, skip_special_tokens: bool = True, shown: frozenset[str] = frozenset(), continues: bool = False
+    ) -> TextDecoder:
+        """shown: special tokens that come through as text all the same, because something is written with them.
+
+        continues: the text goes on with another one: a space that it begins with is a space, also where the model's
+        decoder drops the one before the first word.
+        """
 
     def token_text(self, token_id: int) -> str:
         """One token alone, special tokens too; what is no whole character becomes U+FFFD."""

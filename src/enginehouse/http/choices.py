@@ -24,6 +24,8 @@ def choice_maker(request: Request, model: ServedModel, prompt: Prompt, max_token
     stops, keep, min_tokens = request.stop, request.keep_stop, request.sampling.min_tokens
     skip, shown = request.skip_special_tokens, family.shown if family is not None else frozenset[str]()
 
+    continues = _continues(request, prompt)
+
     def decoder() -> TextDecoder:
         return model.tokenizer.decoder(skip_special_tokens=skip, shown=shown)
 
@@ -31,9 +33,10 @@ def choice_maker(request: Request, model: ServedModel, prompt: Prompt, max_token
 
     def text() -> AnswerText:
         matcher = StopMatcher(stops, keep=keep) if stops else None
+        ids = model.tokenizer.decoder(skip_special_tokens=skip, shown=shown, continues=continues)
         if ends:
-            return EndingText(decoder(), matcher, min_tokens, max_tokens, ends=ends)
-        return AnswerText(decoder(), matcher, min_tokens, max_tokens)
+            return EndingText(ids, matcher, min_tokens, max_tokens, ends=ends)
+        return AnswerText(ids, matcher, min_tokens, max_tokens)
 
     echoes = isinstance(request, CompletionRequest) and request.echo
     if family is None and request.sampling.logprobs is None and not request.return_token_ids and not echoes:
@@ -43,7 +46,7 @@ def choice_maker(request: Request, model: ServedModel, prompt: Prompt, max_token
         return lambda: RichChoice(text(), None, wishes, thinks=False)
     separate = request.separate_reasoning
     thinks = separate and (model.formats.thinking is not None or model.formats.whole is not None)
-    given = ParserInput(request.tools, prompt.tail, separate)
+    given = ParserInput(request.tools, prompt.tail, separate, request.begun)
     return lambda: RichChoice(text(), family.parser(given), wishes, thinks=thinks)
 
 
@@ -54,6 +57,13 @@ def _family(request: Request, model: ServedModel) -> Family | None:
     formats = model.formats
     read = formats.whole is not None or formats.thinking is not None or (formats.tools is not None and request.tools)
     return forced_family(request, formats if read else None)
+
+
+def _continues(request: Request, prompt: Prompt) -> bool:
+    """Whether the answer goes on with a text of the client's, so that the two are put together."""
+    if isinstance(request, ChatRequest):
+        return request.template_options.get("continue_final_message") is True
+    return prompt.text != ""
 
 
 def _visible_ends(request: Request, model: ServedModel) -> frozenset[int]:

@@ -57,10 +57,11 @@ class ByteFallbackDecoder:
 
     __slots__ = ("_pieces", "_run", "_strip")
 
-    def __init__(self, table: ByteFallbackTable) -> None:
+    def __init__(self, table: ByteFallbackTable, *, continues: bool = False) -> None:
+        """continues: the beginning is that of no text."""
         self._pieces = table.pieces
         self._run = bytearray()
-        self._strip = table.strip
+        self._strip = 0 if continues else table.strip
         """How many leading spaces may still be dropped."""
 
     def push(self, token_ids: Sequence[int]) -> str:
@@ -102,12 +103,19 @@ class LibraryDecoder:
 
     __slots__ = ("_ids", "_out", "_skipped", "_stream", "_tokenizer")
 
-    def __init__(self, tokenizer: LibraryTokenizer, skipped: frozenset[int]) -> None:
+    def __init__(
+        self, tokenizer: LibraryTokenizer, skipped: frozenset[int], before: tuple[int, str] | None = None
+    ) -> None:
+        """before: a token and its text to stand in front, where the beginning is that of no text."""
         self._tokenizer = tokenizer
         self._skipped = skipped
         self._stream: Any = DecodeStream(skip_special_tokens=False)
         self._ids: list[int] = []
         self._out = ""
+        if before is not None:
+            number, self._out = before
+            self._ids.append(number)
+            self._stream.step(tokenizer, number)
 
     def push(self, token_ids: Sequence[int]) -> str:
         if self._skipped:

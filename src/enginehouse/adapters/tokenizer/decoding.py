@@ -39,11 +39,11 @@ class Decoding:
             log.info("text is decoded by the library", decoder=_kind(content.decoder))
             self._alone = _Alone(content, library)
 
-    def decoder(self, skip_special_tokens: bool, shown: frozenset[str]) -> TextDecoder:
+    def decoder(self, skip_special_tokens: bool, shown: frozenset[str], continues: bool) -> TextDecoder:
         skipped = self._hidden(shown) if skip_special_tokens else frozenset[int]()
         if self._alone is not None:
-            return LibraryDecoder(self._alone.library, skipped)
-        return _decoder(self._table(skipped))
+            return LibraryDecoder(self._alone.library, skipped, self._alone.before if continues else None)
+        return _decoder(self._table(skipped), continues=continues)
 
     def token_bytes(self, token_id: int) -> bytes:
         if self._alone is not None:
@@ -76,11 +76,11 @@ class _Alone:
     def __init__(self, content: Content, library: LibraryTokenizer) -> None:
         self.library = library
         self._content = content
-        self._before: tuple[int, str] | None = None
+        self.before: tuple[int, str] | None = None
         """A word to stand before the token: what a decoder does at the beginning of a text is not the token's."""
         for number, token in enumerate(content.tokens):
             if token is not None and number not in content.special and token.isalpha() and token.isascii():
-                self._before = number, library.decode([number])
+                self.before = number, library.decode([number])
                 break
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -92,8 +92,8 @@ class _Alone:
             return token.encode()
         if (data := piece_of(self._content.decoder, token)) is not None:
             return data
-        if self._before is not None:
-            number, word = self._before
+        if self.before is not None:
+            number, word = self.before
             text: str = self.library.decode([number, token_id], skip_special_tokens=False)
             if text.startswith(word):
                 return text[len(word) :].encode()
@@ -101,8 +101,10 @@ class _Alone:
         return alone.encode()
 
 
-def _decoder(table: Table) -> ByteLevelDecoder | ByteFallbackDecoder:
-    return ByteLevelDecoder(table) if isinstance(table, ByteLevelTable) else ByteFallbackDecoder(table)
+def _decoder(table: Table, *, continues: bool = False) -> ByteLevelDecoder | ByteFallbackDecoder:
+    if isinstance(table, ByteLevelTable):
+        return ByteLevelDecoder(table)
+    return ByteFallbackDecoder(table, continues=continues)
 
 
 def _agrees(table: Table, library: LibraryTokenizer, content: Content, skip: bool) -> bool:

@@ -139,8 +139,10 @@ class ModelTokenizer:
                     )
         return self._encode(text, add_special_tokens)
 
-    def decoder(self, *, skip_special_tokens: bool = True, shown: frozenset[str] = frozenset()) -> TextDecoder:
-        return self._decoding.decoder(skip_special_tokens, shown)
+    def decoder(
+        self, *, skip_special_tokens: bool = True, shown: frozenset[str] = frozenset(), continues: bool = False
+    ) -> TextDecoder:
+        return self._decoding.decoder(skip_special_tokens, shown, continues)
 
     def token_text(self, token_id: int) -> str:
         return self._decoding.token_bytes(token_id).decode(errors="replace")

@@ -32,10 +32,14 @@ TEXTS = [
 _loaded: dict[Family, ModelTokenizer] = {}
 
 
-def decoder(family: Family, *, skip: bool) -> TextDecoder:
+def loaded(family: Family) -> ModelTokenizer:
     if family not in _loaded:
         _loaded[family] = ModelTokenizer(models.files(family()), TokenizerSettings())
-    return _loaded[family].decoder(skip_special_tokens=skip)
+    return _loaded[family]
+
+
+def decoder(family: Family, *, skip: bool) -> TextDecoder:
+    return loaded(family).decoder(skip_special_tokens=skip)
 
 
 def streamed(family: Family, deltas: Sequence[Sequence[int]], *, skip: bool = True) -> str:
@@ -94,6 +98,18 @@ def test_o2_the_end_of_a_prompt_never_shows_in_the_answer(family: Family) -> Non
     for cut in (1, 2, 3):
         text = streamed(family, [[number] for number in train[cut:]])
         assert set(text) == {"\ufffd"}
+
+
+@pytest.mark.parametrize("family", [*(family for family, _ in EXACT), *OTHERS])
+def test_o2_a_text_that_goes_on_with_another_one_keeps_its_first_space(family: Family) -> None:
+    reference = family()
+    before = reference.encode("the", add_special_tokens=False).ids
+    size = reference.get_vocab_size()
+    after = next(number for number in range(size) if reference.decode([*before, number]).startswith("the "))
+    for more in ([[after, *before]], [[after], *([number] for number in before)]):
+        text = loaded(family).decoder(continues=True)
+        answer = "".join([text.push(one) for one in more]) + text.flush()
+        assert "the" + answer == reference.decode([*before, after, *before])
 
 
 def test_o2_one_bad_byte_spoils_its_run_and_no_more() -> None:
