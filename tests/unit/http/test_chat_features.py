@@ -199,6 +199,19 @@ def test_the_field_of_thinking_has_the_name_that_the_operator_gave() -> None:
     both(scenario, reasoning_field="reasoning")
 
 
+def test_a_thought_that_the_client_began_goes_on_as_thinking() -> None:
+    async def scenario(edge: Edge, stream: bool) -> None:
+        for begun in ("<think>Let", [{"type": "text", "text": "<think>Let"}]):
+            messages = [{"role": "user", "content": "Add."}, {"role": "assistant", "content": begun}]
+            response, _ = await said(
+                edge, " me</think>Hi", stream=stream, messages=messages, continue_final_message=True
+            )
+            found, _, _ = message(response, stream)
+            assert (found["reasoning_content"], found["content"]) == (" me", "Hi")
+
+    both(scenario)
+
+
 def test_thinking_stays_where_it_was_if_the_client_wants_that() -> None:
     async def scenario(edge: Edge, stream: bool) -> None:
         response, _ = await said(edge, "<think>Hm</think>Hi", stream=stream, separate_reasoning=False)

@@ -73,6 +73,14 @@ class ChatRequest(_Asked):
     """Thinking goes into a field of its own; else it stays in the content as the model wrote it."""
 
     @property
+    def begun(self) -> str | None:
+        """The text of the answer that is to go on; None: a new one is to begin."""
+        if not self.template_options.get("continue_final_message"):
+            return None
+        content = self.messages[-1]["content"]
+        return content if isinstance(content, str) else "".join([part["text"] for part in content])
+
+    @property
     def prompt_param(self) -> str:
         """The field that makes the prompt, to name in errors."""
         return "messages"

@@ -134,10 +134,18 @@ def _begin(thinking: Thinking, reader: Reader, given: ParserInput) -> Reading[tu
     if mark is not None:
         yield from reader.space()
         return mark in thinking.opens, ""
+    if given.begun is not None:
+        return _unclosed(thinking, given.begun), space
     if tail.endswith(thinking.closes):
         return False, ""
     inside = thinking.inside or tail.endswith(thinking.opens)
     return inside, "" if inside else space
+
+
+def _unclosed(thinking: Thinking, text: str) -> bool:
+    """The text ends in the middle of a thought."""
+    opened, closed = (max(map(text.rfind, marks)) for marks in (thinking.opens, thinking.closes))
+    return opened > closed
 
 
 def _opened(thinking: Thinking, prompt: str) -> str:

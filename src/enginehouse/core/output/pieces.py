@@ -67,6 +67,8 @@ class ParserInput:
     """The last characters of the prompt (at most some hundred): whether the answer starts inside of reasoning."""
     reasoning: bool = True
     """False: thinking is not told apart, and is content as it stands."""
+    begun: str | None = None
+    """The text of an answer that is to go on, which the prompt ends with. None: the answer is a new one."""
 
 
 def joined(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

@@ -18,8 +18,9 @@ def read(
     cut: bool = False,
     tools: tuple[Tool, ...] = TOOLS,
     reasoning: bool = True,
+    begun: str | None = None,
 ) -> tuple[Piece, ...]:
-    given = ParserInput(tools=tools, prompt_tail=prompt, reasoning=reasoning)
+    given = ParserInput(tools=tools, prompt_tail=prompt, reasoning=reasoning, begun=begun)
     whole = _parse(family, given, [text], cut=cut)
     for pieces in (list(text), *([text[:place], text[place:]] for place in range(1, len(text)))):
         assert _parse(family, given, pieces, cut=cut) == whole, pieces

@@ -82,6 +82,29 @@ def test_thinking_begins_and_ends(thinking: Thinking, prompt: str, text: str, ex
     assert list(read(Family(thinking, HERMES), text, prompt=prompt)) == expected
 
 
+@pytest.mark.parametrize(
+    ("thinking", "begun", "text", "expected"),
+    [
+        (THINK, "<think>\nI should", " say <b>.</think>So.", [Reasoning(" say <b>."), C]),
+        (THINK, f"<think>{'I should look. ' * 99}", "So\n</think>\n\nSo.", [Reasoning("So"), C]),
+        (THINK, "<think>\n", "Hm, <b>.</think>So.", [R, C]),
+        (THINK, "<think>Hm.</think>It is", " so.", [Content(" so.")]),
+        (THINK, "It is", " so.", [Content(" so.")]),
+        (TAGS, "<think>1</think> <reasoning>2", " 3</reasoning>So.", [Reasoning(" 3"), C]),
+        # A model that always thinks goes on with its answer all the same.
+        (ALWAYS, "It is", " so.", [Content(" so.")]),
+        (ALWAYS, "<think>Hm", ", <b>.</think>So.", [Reasoning(", <b>."), C]),
+        # The rest of a thought may be its end alone.
+        (THINK, "<think>Hm.", "\n</think>\n\nSo.", [C]),
+    ],
+)
+def test_an_answer_that_goes_on_begins_where_it_was_left(
+    thinking: Thinking, begun: str, text: str, expected: list[Piece]
+) -> None:
+    family = Family(thinking, HERMES)
+    assert list(read(family, text, prompt=f"<think>{begun}"[-256:], begun=begun)) == expected
+
+
 @pytest.mark.parametrize("thinking", [THINK, ALWAYS, KEPT, GRANITE])
 def test_thinking_that_nobody_asked_to_tell_apart_is_content(thinking: Thinking) -> None:
     text = f"\n{thinking.open}\nHm.\n{thinking.close}\n\nSo."
