@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -45,6 +45,9 @@ from enginehouse.service.work import Work
 __all__ = ["Choice", "Decided", "Generator", "Outcome", "Outdated", "RequestSettings", "TokenRequest"]
 
 W = TypeVar("W", bound=Work)
+
+_PLAIN: Final = Needs(GENERATES)
+"""What nearly all requests need."""
 
 log = structlog.get_logger("enginehouse.generate")
 
@@ -240,4 +243,6 @@ class Generator:
 
 
 def _needs(request: TokenRequest) -> Needs:
+    if not request.needs and request.lora is None:
+        return _PLAIN
     return Needs(request.needs | GENERATES if request.needs else GENERATES, request.lora)
