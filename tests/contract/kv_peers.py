@@ -73,13 +73,13 @@ class Publisher:
     """The engine's sockets, one rank, on 127.0.0.1 unless told otherwise. XPUB where engines use PUB: the same on the
     wire, and it tells who has subscribed."""
 
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, replay_port: int = 0) -> None:
         self._context = zmq.Context()
         self.live = self._socket(zmq.XPUB)
         self.router = self._socket(zmq.ROUTER)
         self.router.setsockopt(zmq.SNDHWM, 0)
         self.endpoint = self._bind(self.live, host, port)
-        self.replay_endpoint = self._bind(self.router, host, 0)
+        self.replay_endpoint = self._bind(self.router, host, replay_port)
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)

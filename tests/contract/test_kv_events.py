@@ -356,7 +356,7 @@ def test_k2_a_restarted_publisher_is_lost_and_found_again(run: Any) -> None:
     async def test() -> None:
         with opened(QUICK) as events:
             heard = Heard()
-            with publisher() as first:
+            with publisher(port=free_port()) as first:  # one that nobody else is given until the second has it
                 events.subscribe(KvEventSource(0, first.endpoint), heard)
                 await first.subscribed()
                 first.publish(0, 1)
@@ -434,8 +434,8 @@ def test_k6_a_port_of_another_kind_is_told_and_tried_again() -> None:
     async def test() -> None:
         with opened(QUICK) as events:
             heard = Heard()
-            with publisher() as wrong:
-                port = int(wrong.replay_endpoint.rpartition(":")[2])
+            port = free_port()
+            with publisher(replay_port=port) as wrong:
                 events.subscribe(KvEventSource(0, wrong.replay_endpoint), heard)
                 await heard.until(lambda: heard.lost)
                 assert "ZMQ publisher" in heard.lost[0][0]

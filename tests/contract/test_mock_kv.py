@@ -421,9 +421,8 @@ def test_announced_and_not_there() -> None:
 
 def test_a_taken_port_is_told_and_a_stopped_engine_gives_its_own_back() -> None:
     async def main() -> None:
-        async with MockEngine(MockSettings(kv_events_port=0)) as engine:
-            assert engine.engine.kv is not None
-            port = engine.engine.kv.port
+        port = free_ports(1)
+        async with MockEngine(MockSettings(kv_events_port=port)):
             with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1 port {port} for KV events"):
                 await MockEngine(MockSettings(kv_events_port=port)).__aenter__()
         async with MockEngine(MockSettings(kv_events_port=port, kv_replay_port=0)):

@@ -203,6 +203,15 @@ def named(front: Front, *engines: Engine) -> None:
         front.wait_state(engine, "serving")
 
 
+def unused(front: Front, engine: Engine) -> None:
+    """Wait until no request has it any more: neither on a stream nor chosen for a leg that is yet to leave."""
+    until(
+        lambda: not any(row["streams"] or row["pairs"] for row in front.page()["engines"] if row["url"] == engine.url),
+        within=WITHIN,
+        saying=f"{engine.name} is still in use",
+    )
+
+
 def met(*engines: Engine, number: int = 1) -> None:
     """Wait until so many hand-overs have begun on these engines together."""
     until(lambda: sum(len(engine.seen("met")) for engine in engines) >= number, within=WITHIN)

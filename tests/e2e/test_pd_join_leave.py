@@ -22,6 +22,7 @@ from tests.e2e.pd import (
     stopped,
     stream,
     traffic,
+    unused,
 )
 from tests.e2e.support import WITHIN, ask, chat
 from tests.support import until
@@ -73,7 +74,7 @@ def test_prefill_and_decode_engines_join_and_leave_under_traffic(pools: Pools) -
         for leaver in (p1, d1):
             pools.leave(leaver)
             front.wait_state(leaver, *AWAY)
-            seen.wait(6)  # those that were chosen before are over now
+            unused(front, leaver)  # those that were chosen before are over now
         before = p1.requests, d1.requests
         seen.wait(20)
         assert (p1.requests, d1.requests) == before

@@ -131,6 +131,10 @@ def test_every_required_fault_has_a_test_on_the_page() -> None:
     assert not set(faults.WANT) & set(faults.ELSEWHERE)
 
 
+def test_the_page_of_faults_is_the_one_that_the_tests_make() -> None:
+    assert text("docs/faults.md") == faults.page(), "run scripts/faults-docs"
+
+
 def test_the_layers_on_the_page_are_those_of_the_contract() -> None:
     (contract,) = (c for c in project()["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
     page = text("docs/architecture.md").partition("## Layers")[2].partition("\n## ")[0]
