@@ -19,7 +19,7 @@ _Entry: TypeAlias = tuple[float | None, int, str | None]
 class SglangLogprobDecoder(SglangDecoder):
     """A SglangDecoder for a request that asks for log probabilities."""
 
-    __slots__ = ("_own", "_prompt", "_prompt_length", "_reader")
+    __slots__ = ("_own", "_prompt", "_prompt_length", "_reader", "_tops")
 
     def __init__(self, incremental: bool | None, request: EngineRequest) -> None:
         super().__init__(incremental)
@@ -27,6 +27,7 @@ class SglangLogprobDecoder(SglangDecoder):
         self._prompt = request.sampling.prompt_logprobs
         """None: not asked for, or told already."""
         self._prompt_length = len(request.token_ids)
+        self._tops = _List("output_top_logprobs")
         # While a message is written the ids may run ahead of the lists: what has no probability yet waits for it.
         self._parse = self._reader = _Reader(own=self._own is not None, cumulative=incremental is False)
 
@@ -35,16 +36,20 @@ class SglangLogprobDecoder(SglangDecoder):
         delta = super().decode(message)
         if delta is None:
             return None
-        meta, ids = self._reader.meta, delta.token_ids
+        reader, ids = self._reader, delta.token_ids
+        reader.cumulative = self._incremental is False
         if self._own is not None:
-            first = self._reader.length - len(ids) if self._incremental else before
-            entries = self._reader.entries[first : first + len(ids)]
+            first = reader.entries.length - len(ids) if self._incremental else before
+            entries = reader.entries.taken(first, len(ids))
             if [token for _, token, _ in entries] != list(ids):
                 raise EngineBroken(LEFT_OUT)
-            tops = _rows(meta, "output_top_logprobs")[first : first + len(ids)] if self._own else ()
+            tops: Sequence[Sequence[_Entry] | None] = ()
+            if self._own:
+                self._tops.read(reader.meta, grows=reader.cumulative)
+                tops = self._tops.taken(first, len(ids))
             delta.logprobs = _likely(entries, tops, self._own)
         if self._prompt is not None and (ids or delta.finish is not None):
-            delta.prompt_logprobs = self._of_prompt(meta, self._prompt)
+            delta.prompt_logprobs = self._of_prompt(reader.meta, self._prompt)
             self._prompt = None
         return delta
 
@@ -60,24 +65,76 @@ class SglangLogprobDecoder(SglangDecoder):
 class _Reader:
     """Reads a message, and keeps what there is besides the ids."""
 
-    __slots__ = ("_clips", "_own", "entries", "length", "meta")
+    __slots__ = ("_clips", "_own", "cumulative", "entries", "meta")
 
     def __init__(self, *, own: bool, cumulative: bool) -> None:
         self._own = own
         self._clips = own and cumulative
-        self.entries: Sequence[_Entry] = ()
-        self.length = 0
+        self.cumulative = cumulative
+        """Messages repeat what earlier ones said."""
+        self.entries = _List("output_token_logprobs")
         self.meta: Mapping[str, str] = {}
 
     def __call__(self, message: bytes) -> GenerateResponse:
         response = GenerateResponse.FromString(message)
         self.meta = response.meta_info
         if self._own:
-            self.entries = _rows(self.meta, "output_token_logprobs")
+            self.entries.read(self.meta, grows=self.cumulative)
             if self._clips and not response.finished:
-                del response.output_ids[len(self.entries) :]
-        self.length = len(response.output_ids)
+                del response.output_ids[self.entries.length :]
         return response
+
+
+class _List:
+    """A list for the ids of an answer, as far as it is not taken yet.
+
+    Where each message repeats all of it, only what is new is read: the rest may be megabytes for each token.
+    """
+
+    __slots__ = ("_end", "_first", "_name", "_rows")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rows: list[Any] = []
+        self._first = 0
+        """Rows before those that are kept."""
+        self._end = 0
+        """Characters of the text up to the last row's end."""
+
+    @property
+    def length(self) -> int:
+        return self._first + len(self._rows)
+
+    def read(self, meta: Mapping[str, str], *, grows: bool) -> None:
+        """grows: the text begins as the last one did."""
+        text = meta.get(self._name, "null")
+        new = _continued(text, self._end) if grows and self._end else None
+        if new is None:
+            self._first, self._rows = 0, json.loads(text) or []
+        else:
+            self._rows += new
+        self._end = len(text) - 1 if text.endswith("]") else 0
+
+    def taken(self, first: int, count: int) -> list[Any]:
+        """So many rows, which with all before them are not kept any longer."""
+        at = first - self._first
+        rows = self._rows[at : at + count]
+        del self._rows[: at + count]
+        self._first = first + count
+        return rows
+
+
+def _continued(text: str, end: int) -> list[Any] | None:
+    """The rows from there on; None: no row ends there."""
+    match text[end : end + 1]:
+        case "]" if len(text) == end + 1:
+            return []
+        case ",":
+            try:
+                return list(json.loads("[" + text[end + 1 :]))
+            except ValueError:
+                return None
+    return None
 
 
 def _rows(meta: Mapping[str, str], name: str) -> Any:

@@ -212,6 +212,24 @@ def test_o10_sglang_cut_anyhow(
     check(run(decoder, *sent), ids, most, SGLANGS_PROMPT)
 
 
+def test_f2_of_lists_that_are_repeated_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them with each token would stop every other stream of the process for a tenth of a second."""
+    ids = list(range(100, 400))
+    sent = [sglang_message(ids, 0, end, end, last=end == len(ids)) for end in range(1, len(ids) + 1)]
+    read = 0
+    loads = json.loads
+
+    def counted(text: str) -> Any:
+        nonlocal read
+        read += len(text)
+        return loads(text)
+
+    monkeypatch.setattr("enginehouse.adapters.engines.sglang_logprobs.json.loads", counted)
+    deltas = run(SglangLogprobDecoder(False, asked(2)), *sent)
+    assert told(deltas) == expected(ids, 2)
+    assert read < 2 * len(sent[-1])
+
+
 def test_o10_sglangs_repeated_last_token_has_no_second_probability() -> None:
     ids = [7, 8]
     first = sglang_message(ids, 0, 2, 2, last=False)
