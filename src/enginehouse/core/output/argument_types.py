@@ -5,7 +5,7 @@ It reads what tells types apart and no more: whether the arguments fit the schem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 Types = frozenset[str]
@@ -13,54 +13,80 @@ Types = frozenset[str]
 _ALL: Final = frozenset({"null", "boolean", "integer", "number", "string", "object", "array"})
 _DEEPEST: Final = 32
 """Schemas within schemas that are followed. Clients write them, and may refer to themselves."""
+_MOST: Final = 5000
+"""Schemas that are looked at for all arguments of a call: some milliseconds, on the event loop."""
 
 
-def types_of(parameters: object, name: str) -> Types | None:
-    """The JSON types that the argument may have; None: the schema does not say."""
-    return _Walk(parameters).types(_Walk(parameters).property(parameters, name, 0), 0)
+class ArgumentTypes:
+    """The types of one call's arguments. What lies beyond the bounds of a look says nothing."""
 
-
-class _Walk:
-    """One look into a schema."""
-
-    def __init__(self, root: object) -> None:
-        self._root = root
+    def __init__(self, parameters: object) -> None:
+        """parameters: the tool's schema."""
+        self._root = parameters
+        self._left = _MOST
+        self._found: dict[str, Types | None] = {}
+        """By the argument's name."""
         self._followed: dict[str, Types | None] = {}
+        """By the reference."""
 
-    def property(self, schema: object, name: str, depth: int) -> object:
+    def of(self, name: str) -> Types | None:
+        """The JSON types that the argument may have; None: the schema does not say."""
+        if name not in self._found:
+            self._found[name] = self._types(self._property(self._root, name, 0, set()), 0)
+        return self._found[name]
+
+    def _look(self, schema: object, depth: int) -> Mapping[str, object] | None:
+        """The schema, if it is one and may be looked at."""
+        self._left -= 1
+        return schema if isinstance(schema, Mapping) and depth <= _DEEPEST and self._left >= 0 else None
+
+    def _property(self, schema: object, name: str, depth: int, followed: set[str]) -> object:
         """The schema of a property, also where the object's own schema is in parts or behind a reference."""
-        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        known = self._look(schema, depth)
+        if known is None:
             return None
-        properties = schema.get("properties")
+        properties = known.get("properties")
         if isinstance(properties, Mapping) and name in properties:
             return properties[name]
-        parts = [part for word in ("allOf", "anyOf", "oneOf") for part in _list(schema.get(word))]
-        reference = schema.get("$ref")
-        if isinstance(reference, str) and reference not in self._followed:
-            self._followed[reference] = None
-            parts.append(_target(reference, self._root))
-        found = (self.property(part, name, depth + 1) for part in parts)
-        return next((part for part in found if part is not None), schema.get("additionalProperties"))
+        for part in self._parts(known, followed):
+            found = self._property(part, name, depth + 1, followed)
+            if found is not None:
+                return found
+            if self._left < 0:
+                return None
+        return known.get("additionalProperties")
 
-    def types(self, schema: object, depth: int) -> Types | None:
-        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    def _parts(self, schema: Mapping[str, object], followed: set[str]) -> Iterator[object]:
+        for word in ("allOf", "anyOf", "oneOf"):
+            yield from _list(schema.get(word))
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in followed:
+            followed.add(reference)
+            yield _target(reference, self._root)
+
+    def _types(self, schema: object, depth: int) -> Types | None:
+        known = self._look(schema, depth)
+        if known is None:
             return None
-        said = [read(schema) for read in _SAY]
-        said.append(self._referred(schema.get("$ref"), depth))
+        said = [read(known) for read in _SAY]
+        said.append(self._referred(known.get("$ref"), depth))
         for word in ("anyOf", "oneOf"):
-            said.append(_either(self.types(part, depth + 1) for part in _list(schema.get(word))))
-        said += (self.types(part, depth + 1) for part in _list(schema.get("allOf")))
-        known = [types for types in said if types is not None]
-        if not known:
+            said.append(_either(self._types(part, depth + 1) for part in _list(known.get(word))))
+        for part in _list(known.get("allOf")):
+            said.append(self._types(part, depth + 1))
+            if self._left < 0:
+                break
+        sets = [types for types in said if types is not None]
+        if not sets:
             return None
-        types = _ALL.intersection(*known)
-        return types | {"null"} if schema.get("nullable") is True else types
+        types = _ALL.intersection(*sets)
+        return types | {"null"} if known.get("nullable") is True else types
 
     def _referred(self, reference: object, depth: int) -> Types | None:
         if not isinstance(reference, str):
             return None
         if reference not in self._followed:
-            self._followed[reference] = self.types(_target(reference, self._root), depth + 1)
+            self._followed[reference] = self._types(_target(reference, self._root), depth + 1)
         return self._followed[reference]
 
 
@@ -84,7 +110,7 @@ def _declared(schema: Mapping[str, object]) -> Types | None:
 
 def _listed(schema: Mapping[str, object]) -> Types | None:
     values = [schema["const"]] if "const" in schema else _list(schema.get("enum"))
-    return frozenset(_type(value) for value in values) or None
+    return frozenset([_NAMES.get(kind, "object") for kind in set(map(type, values))]) or None
 
 
 def _implied(schema: Mapping[str, object]) -> Types | None:
@@ -96,22 +122,14 @@ def _implied(schema: Mapping[str, object]) -> Types | None:
 _SAY: Final[tuple[Callable[[Mapping[str, object]], Types | None], ...]] = (_declared, _listed, _implied)
 
 
-def _type(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
+_NAMES: Final[Mapping[type, str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+}
 
 
 def _target(reference: str, root: object) -> object:

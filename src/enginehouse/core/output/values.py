@@ -10,7 +10,7 @@ from typing import Final, cast
 
 import msgspec
 
-from enginehouse.core.output.argument_types import types_of
+from enginehouse.core.output.argument_types import ArgumentTypes
 from enginehouse.core.output.pieces import ParserInput
 
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
@@ -60,7 +60,8 @@ class _Call(msgspec.Struct):
 def typed_arguments(given: ParserInput, tool: str, texts: Iterable[tuple[str, str]]) -> str:
     """JSON text of an object from (name, bare text) pairs: the tool's schema says what a text stands for."""
     schema = next((offered.parameters for offered in given.tools if offered.name == tool), None)
-    return object_text((name, value_text(text, types_of(schema, name))) for name, text in texts)
+    types = ArgumentTypes(schema)
+    return object_text((name, value_text(text, types.of(name))) for name, text in texts)
 
 
 def object_text(members: Iterable[tuple[str, str]]) -> str:

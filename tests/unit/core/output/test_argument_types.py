@@ -1,8 +1,12 @@
 import pytest
 
-from enginehouse.core.output.argument_types import types_of
+from enginehouse.core.output.argument_types import ArgumentTypes, Types
 
 SELF = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 10}}, "properties": {"a": {"$ref": "#/$defs/a"}}}
+
+
+def types_of(parameters: object, name: str) -> Types | None:
+    return ArgumentTypes(parameters).of(name)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +72,29 @@ def test_a_schema_that_refers_to_itself_is_read_in_bounded_time() -> None:
     assert types_of({"properties": {"a": nested}}, "a") is None
     around = {"$defs": {"p": {"allOf": [{"$ref": "#/$defs/p"}] * 10}}, "$ref": "#/$defs/p"}
     assert types_of(around, "a") is None
+
+
+@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
+def test_of_a_huge_schema_only_so_much_is_looked_at(word: str) -> None:
+    looked = 0
+
+    class Counted(dict[str, object]):
+        def get(self, key: str, default: object = None) -> object:
+            nonlocal looked
+            looked += key == "$ref"
+            return super().get(key, default)
+
+    parts = [Counted(type="string")] * 50_000
+    wide = {
+        "properties": {str(at): {word: parts} for at in range(50)},
+        "allOf": [Counted()] * 50_000,
+    }
+    types = ArgumentTypes(wide)
+    for at in range(100):
+        types.of(str(at))
+    assert looked <= 5000
+
+
+def test_an_argument_that_is_given_again_is_not_looked_up_again() -> None:
+    types = ArgumentTypes({"properties": {"a": {"type": "integer"}}})
+    assert [types.of("a") for _ in range(10_000)] == [{"integer"}] * 10_000
