@@ -84,7 +84,9 @@ class Endpoint(Generic[R]):
         stream = open_stream(scope, receive, send)
         exchange = _Exchange(scope, stream, send, answer_id, headers, meter)
         try:
-            await until_gone(stream, self._serve(body, exchange))
+            served = self._serve(body, exchange)
+            del body  # a prompt may be large, and an answer long; _serve lets go of it too
+            await until_gone(stream, served)
         except ClientGone:
             meter.end(499)
             log.debug("client gone", request=answer_id)
@@ -97,7 +99,7 @@ class Endpoint(Generic[R]):
     async def _serve(self, body: bytes, exchange: _Exchange) -> None:
         try:
             request = self._api.parse(body)
-            del body  # a prompt may be large, and an answer long
+            del body
             await self._answer(request, exchange)
             exchange.meter.end(200)
         except EnginehouseError as error:
@@ -122,10 +124,11 @@ class Endpoint(Generic[R]):
             asked = token_requests(request, prompts, model, self._models, session, decided)
             tally = Tally([len(prompt.token_ids) for prompt in prompts], exchange.meter)
             identity = Identity(exchange.answer_id, model.name, created, tally.prompt_tokens)
-            new = [
-                choice_maker(request, model, prompts[index // request.n], one.max_tokens)
-                for index, one in enumerate(asked)
+            makers = [
+                choice_maker(request, model, prompt, asked[at * request.n].max_tokens)
+                for at, prompt in enumerate(prompts)
             ]
+            new = [makers[index // request.n] for index in range(len(asked))]
             try:
                 if request.stream:
                     await self._stream(identity, request, asked, new, tally, exchange)

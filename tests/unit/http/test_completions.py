@@ -20,10 +20,12 @@ from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.policy import RoutingSettings
 from enginehouse.domain import errors
 from enginehouse.domain.stream import Finish
+from enginehouse.http import choices
 from enginehouse.http.admin import Admin
 from enginehouse.http.completions import EdgeOptions
+from enginehouse.http.prompts import Prompt
 from enginehouse.http.routes import build
-from enginehouse.ports import Tokenizer
+from enginehouse.ports import TextDecoder, Tokenizer
 from enginehouse.service.drain import Readiness
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.generate import Generator, RequestSettings
@@ -452,5 +454,58 @@ def test_models_are_listed_by_name() -> None:
     async def scenario(edge: Edge) -> None:
         assert [m["id"] for m in (await edge.client.get("/v1/models")).json()["data"]] == ["m"]
         assert (await edge.client.get("/v1/models/m")).json()["id"] == "m"
+
+    run(scenario)
+
+
+def test_s2_the_body_is_let_go_of_before_the_answer() -> None:
+    """It may be as large as the limit allows, and a stream lasts for minutes."""
+    left = []
+
+    class Body(bytes):
+        def __del__(self) -> None:
+            left.append(True)
+
+    async def scenario(edge: Edge) -> None:
+        unread = [Body(json.dumps({"model": "m", "prompt": [5, 6, 7], "stream": True}).encode())]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+        request = asyncio.create_task(edge.app(scope, receive, send))
+        call = await edge.call()
+        assert left == [True]
+        call.deliver([300], Finish.LENGTH)
+        await request
+        assert sent[-1]["body"].endswith(b"[DONE]\n\n")
+
+    run(scenario)
+
+
+def test_f2_a_prompt_that_is_echoed_is_decoded_once_for_all_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    text = choices._text
+
+    def counted(prompt: Prompt, decoder: TextDecoder) -> str:
+        decoded.append(prompt)
+        return text(prompt, decoder)
+
+    monkeypatch.setattr(choices, "_text", counted)
+
+    async def scenario(edge: Edge) -> None:
+        request = asyncio.create_task(edge.post("/v1/completions", prompt=[[300, 301], [302]], n=3, echo=True))
+        for call in await edge.calls(6):
+            call.deliver([303], Finish.LENGTH)
+        answers = [choice["text"] for choice in (await request).json()["choices"]]
+        expected = [TOKENIZER.decoder().push(ids) for ids in ([300, 301, 303], [302, 303])]
+        assert answers == [expected[0]] * 3 + [expected[1]] * 3
+        assert len(decoded) == 2
 
     run(scenario)
