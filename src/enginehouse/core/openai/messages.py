@@ -16,7 +16,11 @@ _KNOWN: Final = frozenset(
     {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "refusal"}
 )
 _ECHOED: Final = frozenset({"annotations", "audio", "function_call", "refusal"})
-"""Fields of answers that clients send back with the history. Empty ones are dropped; `annotations` always."""
+"""Fields of answers that clients send back with the history. Empty ones are dropped."""
+_DROPPED: Final = frozenset({"annotations", "provider_specific_fields"})
+"""The same, of which templates know nothing: LiteLLM's clients send the second."""
+_TYPES: Final = ("message", "text")
+"""What clients also say that a message is: lm-eval says `text` of each."""
 
 
 class _Taken:
@@ -50,7 +54,9 @@ def _message(message: Any, index: int, so_far: _Taken) -> dict[str, Any]:
     if message.get("content") is not None or not (role == "assistant" and message.get("tool_calls")):
         taken["content"] = _content(message.get("content"), role, index, so_far)
     for name, value in message.items():
-        if name in ("role", "content") or value is None or name == "annotations":
+        if name in ("role", "content") or value is None or name in _DROPPED:
+            continue
+        if name == "type" and value in _TYPES:
             continue
         if name in _ECHOED and not value:
             continue

@@ -43,6 +43,14 @@ def test_an_answer_can_be_sent_back_as_it_came() -> None:
     )
 
 
+def test_what_client_libraries_add_to_messages_is_no_fault_of_theirs() -> None:
+    for more in ({"type": "text"}, {"type": "message"}, {"provider_specific_fields": {"a": [1]}}):
+        assert read_messages([HELLO | more]) == (HELLO,)
+    with pytest.raises(InvalidRequest) as refused:
+        read_messages([HELLO | {"type": "image"}])
+    assert refused.value.param == "messages[0].type"
+
+
 def test_an_answer_that_says_nothing_and_calls_nothing_is_empty() -> None:
     for calls in (None, []):
         assert read_messages([{"role": "assistant", "content": None, "tool_calls": calls}]) == (
