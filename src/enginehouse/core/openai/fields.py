@@ -31,10 +31,15 @@ _StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
-    """`stream_options`. Obfuscation pads chunks against eavesdroppers; a server is free not to."""
+    """`stream_options`. Obfuscation pads chunks against eavesdroppers; a server is free not to.
+
+    `continuous_usage_stats` is vLLM's, which then tells the usage in each chunk; load generators ask for both and read
+    the last one, which is all that is given here.
+    """
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class Fields(Struct, kw_only=True, frozen=True):
@@ -118,6 +123,7 @@ RIGHT: Final[dict[str, str]] = {
     "stream_options": "an object, e.g. {'include_usage': true}",
     "stream_options.include_usage": "true or false",
     "stream_options.include_obfuscation": "true or false",
+    "stream_options.continuous_usage_stats": "true or false",
     "max_tokens": f"a whole number from 1 to {TOKEN_ID_MAX}",
     "max_completion_tokens": f"a whole number from 1 to {TOKEN_ID_MAX}",
     "min_tokens": f"a whole number from 0 to {TOKEN_ID_MAX}",

@@ -236,9 +236,15 @@ def test_o7_usage_only_on_request(options: Any, wanted: bool) -> None:
     assert parse_chat(chat(stream=True, stream_options=options)).include_usage is wanted
 
 
+def test_o7_load_generators_ask_for_the_usage_twice_over() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    assert parse_chat(chat(stream=True, stream_options=options)).include_usage
+    assert not parse_chat(chat(stream=True, stream_options={"continuous_usage_stats": True})).include_usage
+
+
 def test_o7_unknown_stream_options_are_named() -> None:
-    error = refusal(chat(stream=True, stream_options={"continuous_usage_stats": True}))
-    assert error.param == "stream_options.continuous_usage_stats"
+    error = refusal(chat(stream=True, stream_options={"usage": True}))
+    assert error.param == "stream_options.usage"
     assert refusal(chat(stream_options={"include_usage": 1})).param == "stream_options.include_usage"
 
 
