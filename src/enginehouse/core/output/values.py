@@ -15,8 +15,10 @@ from enginehouse.core.output.pieces import ParserInput
 
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII)
-_LONGEST_NUMBER: Final = 1000
-"""Characters. Python refuses to read integers much longer than this; longer ones stay text."""
+_LONGEST_NUMBER: Final = 300
+"""Characters. Longer integers are infinite to decoders that know no others than doubles: they stay text."""
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that not every decoder takes, unless it is one of a pair."""
 
 
 def arguments(text: str) -> str | None:
@@ -89,9 +91,9 @@ def decode(text: str) -> object:
 
 
 def encode(value: object) -> str:
-    """JSON text of a decoded value."""
+    """JSON text of a decoded value. Halves of surrogate pairs, which are no text, become U+FFFD."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return text if encodable(text) else json.dumps(value, allow_nan=False)
+    return text if encodable(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def encodable(text: str) -> bool:
@@ -114,6 +116,8 @@ class _Json:
 
     def decode(self, text: str) -> object:
         """Raises ValueError."""
+        if _SURROGATE.search(text):
+            self.exact = False
         try:
             try:
                 return self._decode(text, strict=True)

@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 from canitoolcall.checks import decode_arguments
 from hypothesis import given
@@ -70,7 +71,8 @@ DEEP = "[" * 100_000
         ("02139", ANY, '"02139"'),
         ("True", ANY, '"True"'),
         ('{"a": 1}', ANY, '{"a": 1}'),
-        ("\ud800", ANY, '"\\ud800"'),
+        ("\ud800", ANY, '"\ufffd"'),
+        ('"\\ud800"', ANY, '"\ufffd"'),
     ],
 )
 def test_value_text(text: str, types: set[str] | None, expected: str) -> None:
@@ -91,7 +93,7 @@ def test_a_value_is_json_whatever_it_was(text: str, types: frozenset[str] | None
     decode_arguments(written)
     written.encode()
     if types == {"string"}:
-        assert json.loads(written) == text
+        assert json.loads(written) == text.replace("\ud83d", "\ufffd")
 
 
 @given(st.text(), st.text())
@@ -108,8 +110,11 @@ def test_an_object_is_json_whatever_the_names_are(name: str, value: str) -> None
         ('"{\\"a\\": 1}"', '{"a": 1}'),
         ('{"a": 1, "b": 2, "a": 3}', '{"a": 3, "b": 2}'),
         ('{"a": NaN, "b": 1e999}', '{"a": "NaN", "b": "1e999"}'),
+        (f'{{"a": {"9" * 400}, "b": {"9" * 300}}}', f'{{"a": "{"9" * 400}", "b": {"9" * 300}}}'),
         ('{"a": "tab\there"}', '{"a": "tab\\there"}'),
-        ('{"a": "\\ud800"}', '{"a": "\\ud800"}'),
+        ('{"a": "\\ud83c\\udf38 \\u00e9", "b": "\\ud83c"}', '{"a": "🌸 é", "b": "\ufffd"}'),
+        ('{"\\udc00": ["\\uDBFF"]}', '{"\ufffd": ["\ufffd"]}'),
+        ('{"a": "\\u00e9"}', '{"a": "\\u00e9"}'),
         ("[1]", None),
         ('"text"', None),
         ("", None),
@@ -120,6 +125,8 @@ def test_an_object_is_json_whatever_the_names_are(name: str, value: str) -> None
 )
 def test_arguments(text: str, expected: str | None) -> None:
     assert arguments(text) == expected
+    if expected is not None:
+        msgspec.json.decode(expected)  # which is how we take them back
 
 
 @pytest.mark.parametrize(
