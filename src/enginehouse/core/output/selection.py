@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from enginehouse.core.output.family import Family
+from enginehouse.core.output.family import Family, Thinking, ToolFormat
 from enginehouse.core.output.registry import AUTO, NONE, REASONING, TOOLS, formats
 
 _TAKEN: Final = ("role", "content", "refusal", "tool_calls")
@@ -33,9 +33,21 @@ def format_problems(settings: FormatSettings) -> Iterator[str]:
     ):
         if name not in known and name not in (AUTO, NONE):
             yield f"{flag}: {name!r} is not known; {AUTO}, {NONE} and these are: {', '.join(sorted(known))}"
+    yield from _side_by_side(settings.tool_parser, settings.reasoning_parser)
     field = settings.reasoning_field
     if not field or field in _TAKEN:
         yield f"--reasoning-field: {field!r} cannot be it; reasoning_content and reasoning are what clients look for"
+
+
+def _side_by_side(tool_parser: str, reasoning_parser: str) -> Iterator[str]:
+    tools, thinking = TOOLS.get(tool_parser), REASONING.get(reasoning_parser)
+    if tools is None or thinking is None or tools == thinking:
+        return
+    why = f"which reads all of an answer; {AUTO} can"
+    if isinstance(tools, Family):
+        yield f"--reasoning-parser: {reasoning_parser!r} cannot be beside --tool-parser {tool_parser!r}, {why}"
+    elif isinstance(thinking, Family):
+        yield f"--tool-parser: {tool_parser!r} cannot be beside --reasoning-parser {reasoning_parser!r}, {why}"
 
 
 def select(
@@ -44,7 +56,12 @@ def select(
     """(the formats, sentences on what engines said and nobody understands); the two names are the engines'."""
     tools, no_tools = _name("tool parser", settings.tool_parser, tool_parser, TOOLS)
     thinking, no_thinking = _name("reasoning parser", settings.reasoning_parser, reasoning_parser, REASONING)
-    return formats(tools, thinking, template or ""), (*no_tools, *no_thinking)
+    found = formats(tools, thinking, template or "")
+    told = (settings.tool_parser, settings.reasoning_parser)
+    partly = isinstance(TOOLS.get(told[0]), ToolFormat) or isinstance(REASONING.get(told[1]), Thinking)
+    if found.whole is not None and partly:  # by engines or template, and the operator has said otherwise
+        found = formats(*(NONE if name == AUTO else name for name in told))
+    return found, (*no_tools, *no_thinking)
 
 
 def _name(what: str, told: str, reported: str | None, known: Collection[str]) -> tuple[str, tuple[str, ...]]:

@@ -2,6 +2,10 @@
 
 import pytest
 
+from enginehouse.core.output.families.harmony import HARMONY
+from enginehouse.core.output.families.hermes import HERMES
+from enginehouse.core.output.families.thinking import THINK
+from enginehouse.core.output.family import Family
 from enginehouse.core.output.registry import AUTO, NONE, REASONING, TOOLS
 from enginehouse.core.output.selection import FormatSettings, format_problems, select
 
@@ -46,6 +50,31 @@ def test_a_name_that_nobody_knows_is_told_and_the_template_looked_at() -> None:
     assert select(FormatSettings("glm45", "qwen3"), "brand_new", "newer", TEMPLATE)[1] == ()
 
 
+@pytest.mark.parametrize(
+    ("told", "reported", "template", "expected"),
+    [
+        (("hermes", AUTO), (None, "openai_gptoss"), None, Family(None, HERMES)),
+        (("hermes", AUTO), (None, None), "<|start|><|channel|>", Family(None, HERMES)),
+        ((AUTO, "qwen3"), ("openai", None), None, Family(THINK, None)),
+        # The operator says nothing of it.
+        ((AUTO, AUTO), ("openai", "qwen3"), None, HARMONY),
+        ((AUTO, AUTO), ("hermes", "openai_gptoss"), None, HARMONY),
+        (("openai", AUTO), (None, "qwen3"), None, HARMONY),
+    ],
+)
+def test_a_format_of_whole_answers_does_not_override_the_operator(
+    told: tuple[str, str], reported: tuple[str | None, str | None], template: str | None, expected: Family
+) -> None:
+    assert select(FormatSettings(*told), *reported, template) == (expected, ())
+
+
+@pytest.mark.parametrize(
+    ("tools", "thinking"), [("gpt-oss", "openai_gptoss"), ("kimi_k3", "kimi_k3"), ("openai", NONE)]
+)
+def test_a_format_of_whole_answers_may_be_named_twice(tools: str, thinking: str) -> None:
+    assert list(format_problems(FormatSettings(tools, thinking))) == []
+
+
 @pytest.mark.parametrize("name", [*TOOLS, AUTO, NONE])
 def test_every_name_of_a_tool_parser_is_taken(name: str) -> None:
     assert list(format_problems(FormatSettings(name))) == []
@@ -61,6 +90,21 @@ def test_every_name_of_a_reasoning_parser_is_taken(name: str) -> None:
     [
         (FormatSettings("qwen9"), "--tool-parser: 'qwen9' is not known; auto, none and these are: ", "hermes"),
         (FormatSettings(AUTO, "hermes"), "--reasoning-parser: 'hermes' is not known; ", "deepseek_r1"),
+        (
+            FormatSettings("gpt-oss", "qwen3"),
+            "--reasoning-parser: 'qwen3' cannot be beside --tool-parser 'gpt-oss', ",
+            "auto",
+        ),
+        (
+            FormatSettings("hermes", "kimi_k3"),
+            "--tool-parser: 'hermes' cannot be beside --reasoning-parser 'kimi_k3', ",
+            "auto",
+        ),
+        (
+            FormatSettings("openai", "kimi_k3"),
+            "--reasoning-parser: 'kimi_k3' cannot be beside --tool-parser 'openai', ",
+            "auto",
+        ),
         (FormatSettings(reasoning_field="content"), "--reasoning-field: 'content' cannot be it; ", "reasoning_content"),
         (FormatSettings(reasoning_field=""), "--reasoning-field: '' cannot be it; ", "reasoning_content"),
     ],
