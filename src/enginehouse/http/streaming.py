@@ -80,8 +80,11 @@ class StreamedChoice(CountedChoice):
     def _write(self, part: str | News) -> None:
         out = b""
         if not self.sent:
-            self.sent = True
             out = self._answer.begin(self.index)
+            if not (out or part) and self.choice.end is None:
+                return  # nothing to be seen of it yet: another engine may still give all of it
+            self.sent = True
+            self._answer.start()
         if part:
             out += self._frames.text(self.index, part) if type(part) is str else self._frame(part)
         end = self.choice.end
@@ -112,11 +115,14 @@ class StreamedAnswer:
 
     def begin(self, index: int) -> bytes:
         """The beginnings of this choice and, unless they had theirs, of those before it: clients count by them."""
+        begun, self._begun = self._begun, max(self._begun, index + 1)
+        return b"".join([self.frames.begin(at) for at in range(begun, self._begun)])
+
+    def start(self) -> None:
+        """Something is about to be written: from here on the answer is a stream."""
         if not self.sent:
             self.sent = True
             self.stream.start(200, [*_SSE, *self._headers])
-        begun, self._begun = self._begun, max(self._begun, index + 1)
-        return b"".join([self.frames.begin(at) for at in range(begun, self._begun)])
 
     def ended(self, out: bytes) -> None:
         """Write the last of a choice; with the last choice the answer ends too."""

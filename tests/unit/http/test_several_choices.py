@@ -137,6 +137,31 @@ def test_m2_a_choice_of_which_nothing_was_sent_is_tried_again_though_another_has
     run(scenario)
 
 
+def test_m2_a_completion_that_has_only_held_text_back_is_tried_again() -> None:
+    async def scenario(edge: Edge) -> None:
+        await two_engines(edge)
+        request = asyncio.create_task(edge.post("/v1/completions", stop=["ab"], stream=True))
+        call = (await edge.calls(1))[0]
+        call.deliver(tokens("a"))  # may be the beginning of the stop
+        call.end(errors.EngineFailed("it failed"))
+        call = (await edge.calls(1))[0]
+        call.deliver(tokens("ax"), Finish.LENGTH)
+        assert texts(events(await request)[:-1]) == {0: "ax"}
+
+    run(scenario)
+
+
+def test_o8_a_completion_that_has_only_held_text_back_fails_with_a_status() -> None:
+    async def scenario(edge: Edge) -> None:
+        request = asyncio.create_task(edge.post("/v1/completions", stop=["ab"], stream=True))
+        call = await edge.call()
+        call.deliver(tokens("a"))
+        call.end(errors.EngineRejected("it does not like it"))
+        assert error(await request)[0] == 400
+
+    run(scenario)
+
+
 def failing(edge: Edge, *, begun: bool) -> Any:
     """One of two choices fails for good, and the other one is stopped."""
 
