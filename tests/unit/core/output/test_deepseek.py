@@ -83,6 +83,7 @@ BRACED = f'{{"a": "}}{CALL_END}{END}"}}'
         # Thinking before it, ended or not.
         (V31, f"<think>Hm.</think>{BEGIN}{LOOK}{END}", [Reasoning("Hm."), ONE]),
         (V31, f"<think>Hm.{BEGIN}{LOOK}{END}Yes.", [Reasoning("Hm."), ONE, Content("Yes.")]),
+        (V31, f"<think>Hm.</think>So.\n{BEGIN}{LOOK}{END}\n", [Reasoning("Hm."), Content("So.\n"), ONE, Content("\n")]),
     ],
 )  # fmt: skip
 def test_o5_calls_in_a_section(family: Family, text: str, expected: list[Piece]) -> None:

@@ -29,6 +29,8 @@ GRANITE: Final = Thinking(
 )
 """IBM Granite 3.2."""
 
+MINIMAX_M3: Final = Thinking("<mm:think>", "</mm:think>")
+
 TAGS: Final = Thinking(
     "<think>",
     "</think>",
@@ -47,6 +49,7 @@ THINKING: Final[Mapping[str, Thinking]] = {
     "holo2": THINK,
     "interns1": THINK,
     "kimi_k2": THINK,
+    "ling3": THINK,
     "mimo": THINK,
     "nemotron_3": THINK,
     "nemotron_v3": THINK,
@@ -65,8 +68,8 @@ THINKING: Final[Mapping[str, Thinking]] = {
     "granite": GRANITE,
     "granite_thinking_parser": THINK,
     "kimi": Thinking("◁think▷", "◁/think▷"),
-    "minimax-m3": Thinking("<mm:think>", "</mm:think>"),
-    "minimax_m3": Thinking("<mm:think>", "</mm:think>"),
+    "minimax-m3": MINIMAX_M3,
+    "minimax_m3": MINIMAX_M3,
     "seed_oss": Thinking("<seed:think>", "</seed:think>"),
     "tags": TAGS,
 }
