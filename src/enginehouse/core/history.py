@@ -6,16 +6,23 @@ from typing import Any, Final
 
 import msgspec
 
+from enginehouse.core.openai.arguments import Arguments
 from enginehouse.core.openai.bounds import MAX_MESSAGES, MAX_PARTS, MAX_VALUES, few_strings, values_in
 from enginehouse.core.openai.refusals import kind, too_much
 from enginehouse.domain.errors import InvalidRequest
 
 _ORDER: Final = ("reasoning_content", "content", "tool_calls")
 """What one turn of the assistant has, in the order in which templates write it."""
+_INSTRUCTIONS: Final = ("system", "developer")
 
 
 class History:
-    """Messages so far. What the assistant thinks, says and calls is one message as long as it comes in that order."""
+    """Messages so far. What the assistant thinks, says and calls is one message as long as it comes in that order.
+
+    So are instructions, and texts of the user's, that follow each other: agents send them in pieces, and there are
+    templates that lose all but one of them, or refuse turns that do not alternate. For the same reason all content is
+    one text.
+    """
 
     def __init__(self, param: str) -> None:
         """param: the field that holds it, to name in errors."""
@@ -27,22 +34,22 @@ class History:
 
     def messages(self) -> tuple[dict[str, Any], ...]:
         """All of it. A message that only calls tools has no content."""
-        for message in self._messages:
-            if "tool_calls" not in message:
-                message.setdefault("content", "")
-        return tuple(self._messages)
+        return tuple([_whole(message) for message in self._messages])
 
     def says(self, role: str, texts: str | list[str]) -> None:
         """A message: its text, or the texts of its parts."""
-        content = self._content(texts)
+        parts = self._counted(texts)
         if role == "assistant":
-            self._turn("content")["content"] = content
+            self._turn("content")["content"] = parts
+        elif self._messages and _alike(self._messages[-1]["role"], role):
+            self._messages[-1]["content"] += parts
         else:
-            self._add({"role": role, "content": content})
+            self._add({"role": role, "content": parts})
 
     def thinks(self, text: str) -> None:
-        """What the assistant thought before it spoke."""
-        self._turn("reasoning_content")["reasoning_content"] = text
+        """What the assistant thought before it spoke; clients that do not keep it send nothing in its place."""
+        if text:
+            self._turn("reasoning_content")["reasoning_content"] = text
 
     def calls(self, call_id: str, name: str, arguments: dict[str, Any]) -> None:
         """A tool that the assistant called."""
@@ -52,7 +59,7 @@ class History:
 
     def returns(self, call_id: str, texts: str | list[str]) -> None:
         """What came of a call."""
-        self._add({"role": "tool", "tool_call_id": call_id, "content": self._content(texts)})
+        self._add({"role": "tool", "tool_call_id": call_id, "content": self._counted(texts)})
 
     def arguments(self, text: str, where: str) -> dict[str, Any]:
         """The arguments of a call, which templates write out again in the model's own form."""
@@ -69,7 +76,7 @@ class History:
         if not isinstance(decoded, dict):
             problem = f"'{where}' holds {kind(decoded)}; it must be JSON text of an object"
             raise InvalidRequest(problem, param=where)
-        return decoded
+        return Arguments(decoded, text if text.strip() else "{}")
 
     def end_turn(self) -> None:
         """What the assistant does next is a message of its own."""
@@ -89,10 +96,19 @@ class History:
         self._stage = None
         self._messages.append(message)
 
-    def _content(self, texts: str | list[str]) -> str | list[dict[str, str]]:
-        if isinstance(texts, str):
-            return texts
-        self._parts += len(texts)
+    def _counted(self, texts: str | list[str]) -> list[str]:
+        parts = [texts] if isinstance(texts, str) else texts
+        self._parts += len(parts)
         if self._parts > MAX_PARTS:
-            raise too_much(self._param, f"has more than {MAX_PARTS} content parts together, which is the limit")
-        return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+            raise too_much(self._param, f"has more than {MAX_PARTS} texts, which is the limit")
+        return list(parts)
+
+
+def _alike(role: str, other: str) -> bool:
+    return role == other == "user" or (role in _INSTRUCTIONS and other in _INSTRUCTIONS)
+
+
+def _whole(message: dict[str, Any]) -> dict[str, Any]:
+    if "content" in message:
+        return {**message, "content": "\n".join(message["content"])}
+    return message if "tool_calls" in message else {**message, "content": ""}

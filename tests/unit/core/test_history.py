@@ -1,6 +1,7 @@
 import pytest
 
 from enginehouse.core.history import History
+from enginehouse.core.openai.arguments import written
 from enginehouse.core.openai.bounds import MAX_MESSAGES, MAX_PARTS
 from enginehouse.domain.errors import InvalidRequest
 
@@ -23,7 +24,7 @@ def test_a_turn_of_the_assistant_is_one_message_while_it_is_in_order() -> None:
         {"role": "user", "content": "hi"},
         {
             "role": "assistant",
-            "content": [{"type": "text", "text": "Let"}, {"type": "text", "text": "me"}],
+            "content": "Let\nme",
             "reasoning_content": "hm",
             "tool_calls": [CALL, CALL],
         },
@@ -32,6 +33,45 @@ def test_a_turn_of_the_assistant_is_one_message_while_it_is_in_order() -> None:
         {"role": "assistant", "content": "Done", "reasoning_content": "again"},
         {"role": "assistant", "content": "Really"},
     ]
+
+
+def test_instructions_and_texts_of_the_user_that_follow_each_other_are_one_message() -> None:
+    history = History("input")
+    history.says("system", "Be")
+    history.says("developer", ["brief", "please"])
+    history.says("user", "one")
+    history.says("user", [])
+    history.says("user", ["two", "three"])
+    history.returns("c", ["x", "y"])
+    history.returns("c", [])
+    history.says("user", "four")
+    history.says("assistant", "five")
+    history.says("developer", "six")
+    history.says("user", "seven")
+    for _ in range(2):  # looking changes nothing
+        assert [(message["role"], message["content"]) for message in history.messages()] == [
+            ("system", "Be\nbrief\nplease"),
+            ("user", "one\ntwo\nthree"),
+            ("tool", "x\ny"),
+            ("tool", ""),
+            ("user", "four"),
+            ("assistant", "five"),
+            ("developer", "six"),
+            ("user", "seven"),
+        ]
+
+
+def test_thinking_that_the_client_did_not_keep_is_nothing() -> None:
+    history = History("input")
+    history.thinks("")
+    history.says("assistant", "Hi")
+    assert list(history.messages()) == [{"role": "assistant", "content": "Hi"}]
+
+
+def test_arguments_are_written_again_as_they_were() -> None:
+    text = '{"a":1,  "b":[2]}'
+    assert written(History("input").arguments(text, "x")) == text
+    assert written(History("input").arguments(" ", "x")) == "{}"
 
 
 def test_a_turn_that_was_ended_is_not_gone_on_with() -> None:
@@ -61,10 +101,11 @@ def test_arguments_parts_and_messages_are_bounded() -> None:
     with pytest.raises(InvalidRequest, match="values"):
         history.arguments(many, "x")
     history.says("user", [""] * MAX_PARTS)
-    with pytest.raises(InvalidRequest, match="parts"):
+    with pytest.raises(InvalidRequest, match="texts"):
         history.says("user", ["", ""])
     history = History("input")
     for _ in range(MAX_MESSAGES):
-        history.says("user", "")
+        history.calls("c", "f", {})
+        history.end_turn()
     with pytest.raises(InvalidRequest, match="messages"):
-        history.thinks("")
+        history.thinks("hm")

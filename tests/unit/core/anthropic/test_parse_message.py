@@ -23,10 +23,6 @@ def text(words: str, **more: Any) -> dict[str, Any]:
     return {"type": "text", "text": words, **more}
 
 
-def parts(*words: str) -> list[dict[str, str]]:
-    return [text(word) for word in words]
-
-
 CALL = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
 
 
@@ -38,10 +34,11 @@ CALL = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": {
         (
             [text("S", cache_control={"type": "ephemeral"}), text("T")],
             [USER],
-            [{"role": "system", "content": parts("S", "T")}, USER],
+            [{"role": "system", "content": "S\nT"}, USER],
         ),
         (None, [{"role": "user", "content": [text("a")]}], [{"role": "user", "content": "a"}]),
-        (None, [{"role": "user", "content": []}], [{"role": "user", "content": []}]),
+        (None, [{"role": "user", "content": []}], [{"role": "user", "content": ""}]),
+        (None, [USER, {"role": "user", "content": [text("a")]}], [{"role": "user", "content": "hi\na"}]),
         (
             None,
             [USER, {"role": "system", "content": [text("now")]}, USER],
@@ -73,7 +70,7 @@ CALL = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": {
                 USER,
                 {
                     "role": "assistant",
-                    "content": parts("let me", "see"),
+                    "content": "let me\nsee",
                     "reasoning_content": "hm",
                     "tool_calls": [CALL],
                 },

@@ -66,7 +66,7 @@ def test_items_become_messages() -> None:
         },
         {"role": "tool", "tool_call_id": "c1", "content": "one"},
         {"role": "tool", "tool_call_id": "c2", "content": "two"},
-        {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]},
+        {"role": "user", "content": "x\ny"},
     )
 
 
