@@ -214,13 +214,19 @@ def words(types: Iterable[inspect.Type]) -> str:
                 told.append("a number" + _range(low, high))
             case inspect.StrType(min_length=low, max_length=high):
                 told.append("a string" + _size(low, high, "characters"))
+            case inspect.ListType(max_length=0):
+                told.append("an empty list")
             case inspect.ListType(min_length=low, max_length=high):
                 told.append("a list" + _size(low, high, "items"))
             case _:
                 told.append("an object")
     if literals:
-        told.insert(0, ("one of " if len(literals) > 1 else "") + ", ".join(f"'{value}'" for value in literals))
+        told.insert(0, ("one of " if len(literals) > 1 else "") + ", ".join(map(_literal, literals)))
     return " or ".join(dict.fromkeys(told)) or "null"
+
+
+def _literal(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -10,6 +10,9 @@ from enginehouse.core.openai.fields import MAX_STOP_LENGTH, MAX_STOPS, TOKEN_ID_
 from enginehouse.core.shapes import Body
 
 _Effort = Literal["low", "medium", "high", "xhigh", "max"]
+_Nothing = Annotated[list[Any], Meta(max_length=0)]
+_Direct = Literal["direct"]
+"""Who calls a tool: the model, and no code that it wrote."""
 
 
 class _Cached(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -22,7 +25,7 @@ class TextBlock(_Cached, tag="text", tag_field="type", frozen=True):
     """Text."""
 
     text: str
-    citations: None = None
+    citations: _Nothing | None = None
 
 
 class ThinkingBlock(_Cached, tag="thinking", tag_field="type", frozen=True):
@@ -32,12 +35,17 @@ class ThinkingBlock(_Cached, tag="thinking", tag_field="type", frozen=True):
     signature: str | None = None
 
 
+class Caller(Struct, tag="direct", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """The model made the call itself."""
+
+
 class ToolUseBlock(_Cached, tag="tool_use", tag_field="type", frozen=True):
     """The model called a tool."""
 
     id: str
     name: str
     input: dict[str, Any]
+    caller: Caller | None = None
 
 
 class ToolResultBlock(_Cached, tag="tool_result", tag_field="type", frozen=True):
@@ -75,6 +83,9 @@ class CustomTool(_Cached, frozen=True):
     type: Literal["custom"] | None = None
     strict: bool | None = None
     eager_input_streaming: bool | None = None
+    defer_loading: Literal[False] | None = None
+    allowed_callers: Annotated[list[_Direct], Meta(min_length=1)] | None = None
+    input_examples: _Nothing | None = None
 
 
 class _Choice(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -165,18 +176,19 @@ class MessageFields(CountFields, kw_only=True, frozen=True):
 
 
 _HARMLESS: Final[dict[str, tuple[Any, ...]]] = {
-    "betas": ([],),
     "container": (),
     "context_management": (
         {"edits": []},
         {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     ),
+    "inference_geo": ("global",),
     "mcp_servers": ([],),
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
 }
 _LARGE: Final = frozenset({"messages", "system", "tools"})
-_IGNORED: Final = frozenset({"cache_control"})
+_IGNORED: Final = frozenset({"betas", "cache_control", "diagnostics", "user_profile_id", "workspace_id"})
+"""Betas name features; the fields that they bring are taken or refused by themselves."""
 
 MESSAGES: Final = Body(MessageFields, _HARMLESS, _LARGE, ignored=_IGNORED)
 COUNT: Final = Body(CountFields, _HARMLESS, _LARGE, ignored=_IGNORED)

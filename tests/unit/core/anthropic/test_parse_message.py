@@ -225,7 +225,10 @@ def test_a_schema_for_the_text() -> None:
         ),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type", "'bash_20250124'"),
         ({"tools": [{**F, "name": "a b"}]}, "tools[0].name", "letters"),
-        ({"tools": [{**F, "defer_loading": True}]}, "tools[0].defer_loading", "not a known parameter"),
+        ({"tools": [{**F, "defer_loading": True}]}, "tools[0].defer_loading", "is true; it must be false"),
+        ({"tools": [{**F, "input_examples": [{}]}]}, "tools[0].input_examples", "it must be an empty list"),
+        ({"tools": [{**F, "allowed_callers": ["code_execution_20260120"]}]}, "tools[0].allowed_callers[0]", "'direct'"),
+        ({"inference_geo": "us"}, "inference_geo", "not supported"),
         ({"tool_choice": {"type": "any"}}, "tool_choice", "there are no 'tools'"),
         ({"tools": [F], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name", "not the name"),
         (
@@ -235,11 +238,11 @@ def test_a_schema_for_the_text() -> None:
         ),
         (
             {
-                "tools": [F],
+                "tools": [{**F, "input_schema": {"type": "obj"}}],
                 "output_config": {"format": {"type": "json_schema", "schema": {}}},
             },
-            "output_config.format",
-            "none of 'tools' could be called",
+            "tools[0].input_schema.type",
+            "must be one of",
         ),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens", "is missing"),
         ({"stop_sequences": [""]}, "stop_sequences[0]", "empty"),
@@ -260,6 +263,31 @@ def test_o8_what_is_refused(fields: dict[str, Any], param: str, words: str) -> N
     assert caught.value.param == param
     assert f"'{param}'" in caught.value.message
     assert words in caught.value.message
+
+
+def test_what_agents_send_besides_and_what_asks_for_nothing_is_taken() -> None:
+    tool = {
+        **F,
+        "type": "custom",
+        "cache_control": {"type": "ephemeral", "ttl": "1h"},
+        "defer_loading": False,
+        "allowed_callers": ["direct"],
+        "input_examples": [],
+        "eager_input_streaming": True,
+    }
+    used = {"role": "assistant", "content": [{**text("x"), "citations": []}, {**USE, "caller": {"type": "direct"}}]}
+    more = {
+        "betas": ["claude-code-20250219", "interleaved-thinking-2025-05-14"],
+        "diagnostics": {"previous_message_id": "msg_1"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "inference_geo": "global",
+        "user_profile_id": "u",
+        "workspace_id": "w",
+    }
+    messages = [USER, used, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1"}]}]
+    assert read(messages=messages, tools=[tool], **more) == read(
+        messages=[USER, {"role": "assistant", "content": [text("x"), USE]}, messages[2]], tools=[F]
+    )
 
 
 def test_a_count_needs_no_limit_and_takes_none() -> None:
