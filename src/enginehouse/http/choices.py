@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 
 from enginehouse.core.openai.choice import AnyChoice, PlainChoice, RichChoice, Wishes
-from enginehouse.core.openai.forced import forced_family
+from enginehouse.core.openai.either import answer_family
 from enginehouse.core.openai.requests import ChatRequest, CompletionRequest, Request
 from enginehouse.core.openai.stops import StopMatcher
 from enginehouse.core.openai.text import AnswerText, EndingText
@@ -56,7 +56,7 @@ def _family(request: Request, model: ServedModel) -> Family | None:
         return None
     formats = model.formats
     read = formats.whole is not None or formats.thinking is not None or (formats.tools is not None and request.tools)
-    return forced_family(request, formats if read else None)
+    return answer_family(request, formats if read else None)
 
 
 def _continues(request: Request, prompt: Prompt) -> bool:

@@ -2,7 +2,7 @@ import pytest
 
 from enginehouse.core.forms import constraint_of
 from enginehouse.core.openai.tools import Offer, read_tools
-from enginehouse.domain.constraint import Constraint, JsonObject, JsonSchema
+from enginehouse.domain.constraint import Constraint, Grammar, JsonObject, JsonSchema, OneOf, Regex, StructuralTag
 from enginehouse.domain.errors import InvalidRequest
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -19,6 +19,7 @@ CALL = JsonSchema('{"type":"object"}')
         (None, read_tools(TOOLS, NAMED), (CALL, "tool_choice")),
         (JsonObject(), read_tools(TOOLS, NAMED), (CALL, "tool_choice")),
         (JsonObject(), read_tools(TOOLS, "none"), (JsonObject(), "form")),
+        (StructuralTag("{}"), read_tools(TOOLS, "auto"), (StructuralTag("{}"), "form")),
     ],
 )
 def test_what_the_answer_must_be(
@@ -27,7 +28,8 @@ def test_what_the_answer_must_be(
     assert constraint_of(form, "form", offer, True) == expected
 
 
-def test_a_form_leaves_no_way_to_call_a_tool() -> None:
+@pytest.mark.parametrize("form", [Regex("a"), OneOf(("a", "b")), Grammar("root ::= a")])
+def test_a_form_that_is_no_json_leaves_no_way_to_call_a_tool(form: Constraint) -> None:
     with pytest.raises(InvalidRequest, match="'form' holds all of the answer to a form") as caught:
-        constraint_of(JsonObject(), "form", read_tools(TOOLS, "auto"), True)
+        constraint_of(form, "form", read_tools(TOOLS, "auto"), True)
     assert (caught.value.param, caught.value.code) == ("form", "unsupported_value")

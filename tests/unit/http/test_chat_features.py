@@ -242,6 +242,29 @@ def test_calls_that_had_to_be_made_are_held_to_json_and_read_as_it(choice: Any, 
     both(scenario)
 
 
+@pytest.mark.parametrize(
+    ("text", "content", "calls", "finish"),
+    [
+        ('{"name": "add", "parameters": {"a": 2}}', None, ["add"], "tool_calls"),
+        ('{"a": "add"}', '{"a": "add"}', [], "stop"),
+    ],
+)
+def test_o5_beside_tools_a_form_leaves_the_model_the_choice(
+    text: str, content: str | None, calls: list[str], finish: str
+) -> None:
+    async def scenario(edge: Edge, stream: bool) -> None:
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "required": ["a"]}}}
+        response, call = await said(edge, text, stream=stream, tools=TOOLS, response_format=form)
+        found, reason, _ = message(response, stream)
+        assert (found["content"], reason) == (content, finish)
+        assert [one["function"]["name"] for one in found.get("tool_calls") or ()] == calls
+        constraint = call.request.sampling.constraint
+        assert isinstance(constraint, JsonSchema)
+        assert json.loads(constraint.schema)["anyOf"][-1] == {"type": "object", "required": ["a"]}
+
+    both(scenario)
+
+
 def test_o6_tool_choice_none_reads_no_calls_and_shows_the_model_no_tools() -> None:
     async def scenario(edge: Edge, stream: bool) -> None:
         plain, call = await said(edge, "Hi", stream=stream)

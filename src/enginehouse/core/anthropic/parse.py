@@ -156,7 +156,10 @@ def _offer(fields: CountFields) -> tuple[Offer, bool]:
 def _constraint(fields: MessageFields, offer: Offer, parallel: bool) -> tuple[Constraint | None, str]:
     form = fields.output_config.format if fields.output_config is not None else None
     schema = None if form is None else json_schema(form.schema, "output_config.format.schema")
-    return constraint_of(schema, "output_config.format", offer, parallel)
+    try:
+        return constraint_of(schema, "output_config.format", offer, parallel)
+    except InvalidRequest as error:
+        raise renamed(error, *_NAMES) from None
 
 
 def _template_options(fields: CountFields, offer: Offer) -> dict[str, Any]:

@@ -36,18 +36,23 @@ class ForcedFamily(Family):
 
     def parser(self, given: ParserInput) -> OutputParser:
         before = self.usual.parser(replace(given, tools=())) if self.usual is not None else None
-        return _Parser(before, self.name, Marks(*self.shown))
+        marks = Marks(*self.shown)
+        if self.name is None:
+            return JsonAfterThinking(before, ("[",), GeneratorParser(partial(_calls, marks)))
+        return JsonAfterThinking(before, ("{",), GeneratorParser(partial(_arguments, self.name, marks)))
 
 
-class _Parser:
-    __slots__ = ("_before", "_begun", "_json", "_opening")
+class JsonAfterThinking:
+    """An OutputParser of answers that are JSON, perhaps with thinking before it."""
 
-    def __init__(self, before: OutputParser | None, name: str | None, marks: Marks) -> None:
-        """marks: what is shown of the model's special tokens; behind the JSON they mean no more than its end."""
+    __slots__ = ("_before", "_begun", "_json", "_openings")
+
+    def __init__(self, before: OutputParser | None, openings: tuple[str, ...], json: OutputParser) -> None:
+        """before: what tells thinking apart; openings: how the JSON begins."""
         self._before = before
         self._begun = False
-        self._opening = "[" if name is None else "{"
-        self._json = GeneratorParser(partial(_calls, marks) if name is None else partial(_arguments, name, marks))
+        self._openings = openings
+        self._json = json
 
     def passes(self, text: str) -> Callable[[str], Piece] | None:
         """Thinking may."""
@@ -57,7 +62,7 @@ class _Parser:
     def push(self, text: str) -> Sequence[Piece]:
         if not self._begun and (bare := text.lstrip()):
             self._begun = True
-            if bare.startswith(self._opening):  # no thinking, whatever the prompt ends with
+            if bare.startswith(self._openings):  # no thinking, whatever the prompt ends with
                 self._before = None
         return self._json.push(text) if self._before is None else self._read(self._before.push(text))
 
@@ -97,10 +102,17 @@ def _calls(marks: Marks, reader: Reader) -> Reading[None]:
 
 
 def _rest(reader: Reader, marks: Marks) -> Reading[None]:
-    """Behind the last call: nothing, if all is as it should be, or the token that ends the answer, where that shows."""
     left = reader.recorded().strip()
     if left and left != "]" and not reader.cut:
         reader.say(left)
     yield from reader.space()
+    yield from rest(reader, marks)
+
+
+def rest(reader: Reader, marks: Marks) -> Reading[None]:
+    """Behind the JSON: nothing, if all is as it should be, or the token that ends the answer, where that shows.
+
+    marks: what is shown of the model's special tokens; here they mean no more than its end.
+    """
     while (yield from reader.until(marks)) is not None:
         yield from reader.space()

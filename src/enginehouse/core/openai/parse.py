@@ -173,7 +173,7 @@ def _asked(fields: Fields) -> dict[str, Any]:
 def _constraint_of_chat(fields: ChatFields, offer: Offer, parallel: bool) -> tuple[Constraint | None, str]:
     form, source = read_constraint(_asked(fields))
     constraint, param = constraint_of(form, source, offer, parallel)
-    if form is not None and constraint is not form and source != "response_format":
+    if form is not None and param == "tool_choice" and source != "response_format":
         raise InvalidRequest(f"'{source}' and 'tool_choice' both say what the answer must be; give one", param=source)
     return constraint, param
 

@@ -144,19 +144,29 @@ def forced_schema(offer: Offer, parallel: bool) -> JsonSchema | None:
     """
     if offer.choice.mode not in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED):
         return None
+    if offer.choice.name is not None:
+        return JsonSchema(json_text(_schemas(offer)[offer.choice.name], "tools"))
+    calls, shared = call_schemas(offer)
+    most = {} if parallel else {"maxItems": 1}
+    items = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    whole: dict[str, Any] = {"type": "array", "minItems": 1, **most, "items": items}
+    return JsonSchema(json_text({**whole, "$defs": shared} if shared else whole, "tools"))
+
+
+def _schemas(offer: Offer) -> dict[str, dict[str, Any]]:
+    """Of the arguments, by the tools' names."""
     schemas: dict[str, dict[str, Any]] = {}
     for tool in offer.for_template:
         schema = tool["function"]["parameters"]
         schemas[tool["function"]["name"]] = schema if "type" in schema else {"type": "object", **schema}
-    if offer.choice.name is not None:
-        return JsonSchema(json_text(schemas[offer.choice.name], "tools"))
-    return JsonSchema(json_text(_any_calls(schemas, parallel), "tools"))
+    return schemas
 
 
-def _any_calls(schemas: dict[str, dict[str, Any]], parallel: bool) -> dict[str, Any]:
+def call_schemas(offer: Offer) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(for each tool the schema of an object that calls it, the definitions that they refer to)."""
     shared: dict[str, Any] = {}
     calls = []
-    for name, schema in schemas.items():
+    for name, schema in _schemas(offer).items():
         if has_refs(schema):  # its references are from its root, which is another one here
             to = f"#/$defs/{name}"
             shared[name] = moved(schema, to)
@@ -169,10 +179,7 @@ def _any_calls(schemas: dict[str, dict[str, Any]], parallel: bool) -> dict[str, 
                 "additionalProperties": False,
             }
         )
-    most = {} if parallel else {"maxItems": 1}
-    items = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    whole: dict[str, Any] = {"type": "array", "minItems": 1, **most, "items": items}
-    return {**whole, "$defs": shared} if shared else whole
+    return calls, shared
 
 
 def _wrong(where: str, problem: str) -> InvalidRequest:

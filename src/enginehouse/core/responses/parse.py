@@ -131,7 +131,10 @@ def _constraint(fields: ResponseFields, offer: Offer, parallel: bool) -> tuple[C
             form = json_schema(schema, "text.format.schema")
         case JsonFormat():
             form = JsonObject()
-    return constraint_of(form, "text.format", offer, parallel)
+    try:
+        return constraint_of(form, "text.format", offer, parallel)
+    except InvalidRequest as error:
+        raise renamed(error, *_NAMES) from None
 
 
 def _logprobs(fields: ResponseFields) -> int | None:

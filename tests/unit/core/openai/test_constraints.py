@@ -134,9 +134,14 @@ def test_two_constraints_are_one_too_many() -> None:
 def test_tools_and_a_form_of_the_answer_stand_together_only_where_both_can_be_kept() -> None:
     form = {"response_format": {"type": "json_object"}, "tools": TOOLS}
     parse, body = bodies(**form)[0]
+    request = parse(body)
+    assert (type(request.sampling.constraint), request.constraint_param) == (JsonSchema, "response_format")
+    parse, body = bodies(guided_json={}, tools=TOOLS)[0]
+    assert parse(body).constraint_param == "guided_json"
+    parse, body = bodies(guided_regex="a", tools=TOOLS)[0]
     with pytest.raises(InvalidRequest, match="none of 'tools' could be called") as caught:
         parse(body)
-    assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_value")
+    assert (caught.value.param, caught.value.code) == ("guided_regex", "unsupported_value")
     parse, body = bodies(**form, tool_choice="none")[0]
     assert parse(body).sampling.constraint == JsonObject()
     parse, body = bodies(**form, tool_choice="required")[0]

@@ -213,9 +213,9 @@ def test_the_form_of_the_text(form: dict[str, Any], constraint: object) -> None:
             "must be one of",
         ),
         (
-            {"tools": [F], "text": {"format": {"type": "json_object"}}},
-            "text.format",
-            "none of 'tools' could be called",
+            {"tools": [{**F, "parameters": {"type": "obj"}}], "text": {"format": {"type": "json_object"}}},
+            "tools[0].parameters.type",
+            "must be one of",
         ),
         ({"include": ["file_search_call.results"]}, "include[0]", "'file_search_call.results'"),
         ({"reasoning": {"effort": "some"}}, "reasoning.effort", "'some'"),
