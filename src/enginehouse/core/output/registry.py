@@ -16,13 +16,22 @@ from enginehouse.core.output.families.gemma4 import GEMMA4, GEMMA4_THINKING
 from enginehouse.core.output.families.glm import GLM
 from enginehouse.core.output.families.harmony import HARMONY
 from enginehouse.core.output.families.hermes import HERMES
+from enginehouse.core.output.families.json_calls import (
+    GRANITE,
+    GRANITE_20B,
+    INTERN,
+    LONGCAT,
+    NEMOTRON,
+    PHI4_MINI,
+    TOOL_CALLS,
+)
 from enginehouse.core.output.families.kimi import KIMI_K2
 from enginehouse.core.output.families.kimi_k3 import KIMI_K3
 from enginehouse.core.output.families.llama import LLAMA3
 from enginehouse.core.output.families.minimax import MINIMAX
 from enginehouse.core.output.families.mistral import MISTRAL, MISTRAL_THINKING
 from enginehouse.core.output.families.pythonic import PYTHONIC
-from enginehouse.core.output.families.qwen_xml import QWEN_XML
+from enginehouse.core.output.families.qwen_xml import QWEN_XML, SEED_OSS
 from enginehouse.core.output.families.thinking import THINKING
 from enginehouse.core.output.family import Family, Thinking, ToolFormat
 
@@ -52,9 +61,12 @@ TOOLS: Final[Mapping[str, ToolFormat | Family]] = {
     "qwen3_xml": QWEN_XML,
     "mimo": QWEN_XML,
     "step3p5": QWEN_XML,
+    "nemotron_v3": QWEN_XML,
+    "seed_oss": SEED_OSS,
     "glm": GLM,
     "glm45": GLM,
     "glm47": GLM,
+    "ling3": GLM,
     "minimax_m2": MINIMAX,
     "minimax-m2": MINIMAX,
     "llama3": LLAMA3,
@@ -64,6 +76,17 @@ TOOLS: Final[Mapping[str, ToolFormat | Family]] = {
     "pythonic": PYTHONIC,
     "mistral": MISTRAL,
     "gemma4": GEMMA4,
+    "granite": GRANITE,
+    "granite-20b-fc": GRANITE_20B,
+    "hunyuan_a13b": TOOL_CALLS,
+    "internlm": INTERN,
+    "interns1": INTERN,
+    "jamba": TOOL_CALLS,
+    "llama_nemotron_json": NEMOTRON,
+    "minimax": TOOL_CALLS,
+    "longcat": LONGCAT,
+    "nemotron_json": NEMOTRON,
+    "phi4_mini_json": PHI4_MINI,
     "openai": HARMONY,
     "gpt-oss": HARMONY,
 }

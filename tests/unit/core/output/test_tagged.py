@@ -3,7 +3,7 @@
 import pytest
 
 from enginehouse.core.output.families.minimax import MINIMAX
-from enginehouse.core.output.families.qwen_xml import QWEN_XML
+from enginehouse.core.output.families.qwen_xml import QWEN_XML, SEED_OSS
 from enginehouse.core.output.families.thinking import ALWAYS, THINK
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, Tool, ToolCall
@@ -125,3 +125,9 @@ def test_o6_a_limit_leaves_no_half_of_a_call(family: Family, text: str) -> None:
 def test_o6_a_value_cut_short_is_no_value() -> None:
     text = "<tool_call>\n<function=look>\n<parameter=b>\nrm -rf /\n</function>"
     assert read(QWEN, text, cut=True) == ()
+
+
+def test_seed_has_another_tag_around_its_calls() -> None:
+    text = f"So.\n{LOOK}\n".replace("tool_call>", "seed:tool_call>")
+    assert read(Family(None, SEED_OSS), text, tools=TOOLS) == (Content("So."), ONE)
+    assert read(Family(None, SEED_OSS), "<tool_call>", tools=TOOLS) == (Content("<tool_call>"),)

@@ -35,6 +35,16 @@ CALLS: dict[str, Callable[[str], str]] = {
     "llama4_pythonic": lambda a: f"[f(a='{a}')]",
     "mistral": lambda a: f'[TOOL_CALLS]f[ARGS]{{"a": "{a}"}}',
     "gemma4": lambda a: f'<|tool_call>call:f{{a:<|"|>{a}<|"|>}}<tool_call|>',
+    "seed_oss": lambda a: (
+        f"<seed:tool_call>\n<function=f>\n<parameter=a>\n{a}\n</parameter>\n</function>\n</seed:tool_call>"
+    ),
+    "granite": lambda a: f'<|tool_call|>[{{"name": "f", "arguments": {{"a": "{a}"}}}}]',
+    "granite-20b-fc": lambda a: f'<function_call> {{"name": "f", "arguments": {{"a": "{a}"}}}}',
+    "phi4_mini_json": lambda a: f'functools[{{"name": "f", "arguments": {{"a": "{a}"}}}}]',
+    "nemotron_json": lambda a: f'<TOOLCALL>[{{"name": "f", "arguments": {{"a": "{a}"}}}}]</TOOLCALL>',
+    "jamba": lambda a: f'<tool_calls>[\n  {{"name": "f", "arguments": {{"a": "{a}"}}}}\n]</tool_calls>',
+    "longcat": lambda a: f'<longcat_tool_call>\n{{"name": "f", "arguments": {{"a": "{a}"}}}}\n</longcat_tool_call>',
+    "interns1": lambda a: f'<|action_start|><|plugin|>\n{{"name": "f", "parameters": {{"a": "{a}"}}}}\n<|action_end|>',
     "openai": lambda a: f'<|channel|>commentary to=functions.f <|constrain|>json<|message|>{{"a": "{a}"}}',
 }
 """The function is `f`, the argument `a`."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from enginehouse.core.output.families.json_calls import read_list
 from enginehouse.core.output.family import Thinking, ToolFormat
 from enginehouse.core.output.marks import Marks
 from enginehouse.core.output.pieces import ParserInput
 from enginehouse.core.output.reader import Reader, Reading
-from enginehouse.core.output.values import arguments, named_call
+from enginehouse.core.output.values import arguments
 
 CALLS: Final = "[TOOL_CALLS]"
 CALL_ID: Final = "[CALL_ID]"
@@ -27,7 +28,7 @@ _NAME: Final = re.compile(r"[\w.:/-]*")
 def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
     yield from reader.space()
     if (yield from reader.next_is("[")) is not None:
-        return (yield from _array(reader))
+        return (yield from read_list(reader))
     name = yield from reader.run(_NAME)
     call_id = None
     found = yield from reader.next_is(CALL_ID, ARGS, "{")
@@ -42,19 +43,6 @@ def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
         return False
     reader.call(name, written, call_id or None)
     return True
-
-
-def _array(reader: Reader) -> Reading[bool]:
-    """Calls as members of a JSON array. Each is handed out for itself, so that one cut off takes no other with it."""
-    while True:
-        text, whole = yield from reader.json()
-        call = named_call(text) if whole else None
-        if call is None:
-            return False
-        reader.call(*call)
-        yield from reader.space()
-        if (yield from reader.next_is(",")) is None:
-            return (yield from reader.next_is("]")) is not None
 
 
 MISTRAL: Final = ToolFormat(Marks(CALLS), _read, special=frozenset({CALLS, CALL_ID, ARGS}), id_length=9)

@@ -1,4 +1,6 @@
-"""Qwen3-Coder, Qwen3.5 and later. Values are bare text on lines of their own, so types come from the tool's schema.
+"""Qwen3-Coder, Qwen3.5 and later; Seed-OSS, with `<seed:tool_call>` around it.
+
+Values are bare text on lines of their own, so types come from the tool's schema.
 
 <tool_call>
 <function=get_weather>
@@ -17,12 +19,16 @@ from enginehouse.core.output.families.tagged import Tags
 from enginehouse.core.output.family import ToolFormat
 from enginehouse.core.output.marks import Marks
 
-OPEN: Final = "<tool_call>"
-_TAGS: Final = Tags("<function=", "</function>", "<parameter=", "</parameter>", "</tool_call>", lines=True)
 
-QWEN_XML: Final = ToolFormat(
-    Marks(OPEN, _TAGS.call),  # models forget the outer tag
-    _TAGS.read,
-    special=frozenset({OPEN, _TAGS.calls_end}),
-    spaced=True,
-)
+def _format(name: str) -> ToolFormat:
+    tags = Tags("<function=", "</function>", "<parameter=", "</parameter>", f"</{name}>", lines=True)
+    return ToolFormat(
+        Marks(f"<{name}>", tags.call),  # models forget the outer tag
+        tags.read,
+        special=frozenset({f"<{name}>", f"</{name}>"}),
+        spaced=True,
+    )
+
+
+QWEN_XML: Final = _format("tool_call")
+SEED_OSS: Final = _format("seed:tool_call")
