@@ -35,7 +35,7 @@ class ThinkingBlock(_Cached, tag="thinking", tag_field="type", frozen=True):
     signature: str | None = None
 
 
-class Caller(Struct, tag="direct", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class DirectCaller(Struct, tag="direct", tag_field="type", forbid_unknown_fields=True, frozen=True):
     """The model made the call itself."""
 
 
@@ -45,7 +45,7 @@ class ToolUseBlock(_Cached, tag="tool_use", tag_field="type", frozen=True):
     id: str
     name: str
     input: dict[str, Any]
-    caller: Caller | None = None
+    caller: DirectCaller | None = None
 
 
 class ToolResultBlock(_Cached, tag="tool_result", tag_field="type", frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from enginehouse.core.openapi.answers import TokenLogprob
 from enginehouse.core.responses.fields import (
@@ -54,6 +54,7 @@ class OutputReasoning(_Answer, tag="reasoning", tag_field="type"):
     status: _Status
     summary: list[None]
     content: list[ReasoningTextPart]
+    encrypted_content: str | UnsetType = UNSET
 
 
 class OutputCall(_Answer, tag="function_call", tag_field="type"):

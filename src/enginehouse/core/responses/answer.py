@@ -56,7 +56,8 @@ def response_answer(identity: Identity, request: ResponseRequest, choices: Seque
     """Body of a whole answer."""
     choice = choices[0]
     cut = choice.end.finish is Finish.LENGTH
-    output = output_items(Ids(identity.answer_id), choice.pieces, cut=cut, likelihoods=choice.likelihoods or ())
+    ids, likelihoods = Ids(identity.answer_id), choice.likelihoods or ()
+    output = output_items(ids, choice.pieces, cut=cut, likelihoods=likelihoods, seals=request.seals)
     return to_json(response(identity, request, status_of(choice.end), output, usage))
 
 

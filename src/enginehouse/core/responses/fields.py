@@ -10,6 +10,17 @@ from enginehouse.core.openai.fields import TOKEN_ID_MAX, Effort
 from enginehouse.core.shapes import Body
 
 _Status = Literal["in_progress", "completed", "incomplete"]
+_Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    # Of items that there are none of here.
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
 _NOT_KEPT: Final = "nothing is kept here, so send the whole conversation as 'input'"
 
 
@@ -28,11 +39,21 @@ class OutputText(Struct, tag="output_text", tag_field="type", forbid_unknown_fie
     logprobs: list[Any] | None = None
 
 
+class Refusal(Struct, tag="refusal", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """Text of an earlier answer that declined, as other servers tell it."""
+
+    refusal: str
+
+
+class Caller(Struct, tag="direct", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """The model made the call itself, and no code that it wrote."""
+
+
 class InputMessage(Struct, forbid_unknown_fields=True, frozen=True):
     """Somebody says something."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[InputText | OutputText]
+    content: str | list[InputText | OutputText | Refusal]
     type: Literal["message"] = "message"
     id: str | None = None
     status: _Status | None = None
@@ -48,6 +69,7 @@ class FunctionCall(Struct, forbid_unknown_fields=True, frozen=True):
     arguments: str
     id: str | None = None
     status: _Status | None = None
+    caller: Caller | None = None
 
 
 class FunctionCallOutput(Struct, forbid_unknown_fields=True, frozen=True):
@@ -58,6 +80,8 @@ class FunctionCallOutput(Struct, forbid_unknown_fields=True, frozen=True):
     output: str | list[InputText]
     id: str | None = None
     status: _Status | None = None
+    caller: Caller | None = None
+    name: str | None = None
 
 
 class SummaryText(Struct, tag="summary_text", tag_field="type", forbid_unknown_fields=True, frozen=True):
@@ -73,12 +97,12 @@ class ReasoningText(Struct, tag="reasoning_text", tag_field="type", forbid_unkno
 
 
 class ReasoningItem(Struct, forbid_unknown_fields=True, frozen=True):
-    """What the model thought."""
+    """What the model thought. `encrypted_content` is what an answer of ours had there."""
 
     type: Literal["reasoning"]
     summary: list[SummaryText] | None = None
     content: list[ReasoningText] | None = None
-    encrypted_content: None = None
+    encrypted_content: str | None = None
     id: str | None = None
     status: _Status | None = None
 
@@ -93,14 +117,20 @@ ITEMS: Final[dict[str, type[InputMessage] | type[FunctionCall] | type[FunctionCa
 """By type; an item without one is a message."""
 
 
-class FunctionTool(Struct, forbid_unknown_fields=True, frozen=True):
-    """A tool that the client runs."""
+class FunctionTool(Struct, tag="function", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """A tool that the client runs. `output_schema` is not shown to the model."""
 
-    type: Literal["function"]
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    output_schema: dict[str, Any] | None = None
+    defer_loading: Literal[False] | None = None
+    allowed_callers: Annotated[list[Literal["direct"]], Meta(min_length=1)] | None = None
+
+
+class WebSearch(Struct, tag="web_search", tag_field="type", frozen=True):
+    """A search that the server would run. There is none here, so the model is not offered it."""
 
 
 class ToolName(Struct, tag="function", tag_field="type", forbid_unknown_fields=True, frozen=True):
@@ -144,6 +174,8 @@ class ReasoningConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """How much the model thinks. Thinking is told as it is, whatever summary is asked for."""
 
     effort: Effort | None = None
+    context: Literal["auto"] | None = None
+    mode: Literal["standard"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -167,10 +199,10 @@ class ResponseFields(Struct, kw_only=True, frozen=True):
     top_p: Annotated[float, Meta(ge=2.0**-126, le=1)] | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[FunctionTool | WebSearch] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolName | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
+    include: list[_Include] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     metadata: dict[str, Annotated[str, Meta(max_length=512)]] | None = None
     user: str | None = None
@@ -186,14 +218,14 @@ RESPONSES: Final = Body(
         "conversation": (),
         "background": (False,),
         "prompt": (),
-        "max_tool_calls": (),
         "truncation": ("disabled",),
         "service_tier": ("auto", "default"),
         "context_management": ([],),
         "moderation": (),
     },
     large=frozenset({"input", "instructions", "tools"}),
-    ignored=frozenset({"prompt_cache_retention", "prompt_cache_options"}),
+    # `max_tool_calls` counts calls of tools that servers run.
+    ignored=frozenset({"client_metadata", "max_tool_calls", "prompt_cache_retention", "prompt_cache_options"}),
     reasons={
         "store": "nothing is kept here",
         "previous_response_id": _NOT_KEPT,

@@ -22,6 +22,7 @@ from enginehouse.core.responses.items import (
     reasoning,
     reasoning_part,
     text_part,
+    thought,
 )
 from enginehouse.core.responses.request import ResponseRequest
 from enginehouse.domain.errors import EnginehouseError
@@ -77,7 +78,7 @@ class ResponseFrames:
 
     def end(self, usage: Usage) -> bytes:
         cut, status = self._end.finish is Finish.LENGTH, status_of(self._end)
-        output = output_items(self._ids, self._said, cut=cut, likelihoods=self._likelihoods)
+        output = self._output(self._said, cut)
         last = response(self._identity, self._request, status, output, usage)
         return self._event(f"response.{status}", response=last)
 
@@ -86,7 +87,7 @@ class ResponseFrames:
         first = self._event("error", code=error.code, message=error.message, param=error.param, error=told)
         cut = self._kind is not None
         said = [*self._said, *([self._kind("".join(self._texts))] if self._kind else [])]
-        output = output_items(self._ids, said, cut=cut, likelihoods=self._likelihoods) if said else []
+        output = self._output(said, cut) if said else []
         last = response(self._identity, self._request, "failed", output, error=error)
         return first + self._event("response.failed", response=last)
 
@@ -124,12 +125,13 @@ class ResponseFrames:
         done: dict[str, Any] = {**self._place(), "text": text}
         if kind is Content:
             done["logprobs"] = part["logprobs"]
+            item = self._item(kind, status, [part])
+        else:
+            item = thought(done["item_id"], status, text, seals=self._request.seals)
         out = (
             self._event(f"response.{_TEXT[kind]}.done", **done)
             + self._event("response.content_part.done", **self._place(), part=part)
-            + self._event(
-                "response.output_item.done", output_index=len(self._said), item=self._item(kind, status, [part])
-            )
+            + self._event("response.output_item.done", output_index=len(self._said), item=item)
         )
         self._said.append(kind(text))
         self._kind = None
@@ -151,6 +153,9 @@ class ResponseFrames:
             + self._event("response.function_call_arguments.done", **place, arguments=call.arguments)
             + self._event("response.output_item.done", output_index=index, item=whole)
         )
+
+    def _output(self, said: list[Piece], cut: bool) -> list[dict[str, Any]]:
+        return output_items(self._ids, said, cut=cut, likelihoods=self._likelihoods, seals=self._request.seals)
 
     def _item(self, kind: _Kind, status: Status, parts: list[dict[str, Any]]) -> dict[str, Any]:
         make = message if kind is Content else reasoning

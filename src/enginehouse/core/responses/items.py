@@ -9,6 +9,7 @@ from typing import Any, Literal
 from enginehouse.core.openai.logprobs import chat_logprobs
 from enginehouse.core.output.answer import Likelihood
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
+from enginehouse.core.sealed import sealed
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -44,6 +45,12 @@ def reasoning(item_id: str, status: Status, parts: Sequence[dict[str, Any]]) -> 
     return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": parts}
 
 
+def thought(item_id: str, status: Status, text: str, *, seals: bool) -> dict[str, Any]:
+    """All of a reasoning item; seals: packed too."""
+    item = reasoning(item_id, status, [reasoning_part(text)])
+    return {**item, "encrypted_content": sealed(text)} if seals else item
+
+
 def reasoning_part(text: str) -> dict[str, Any]:
     """The content of a reasoning item."""
     return {"type": "reasoning_text", "text": text}
@@ -62,7 +69,7 @@ def function_call(item_id: str, call_id: str, status: Status, name: str, argumen
 
 
 def output_items(
-    ids: Ids, pieces: Sequence[Piece], *, cut: bool, likelihoods: Sequence[Likelihood] = ()
+    ids: Ids, pieces: Sequence[Piece], *, cut: bool, likelihoods: Sequence[Likelihood] = (), seals: bool = False
 ) -> list[dict[str, Any]]:
     """All items of an answer; cut: a limit ended it, so that the last text may go on. There is always one item.
 
@@ -78,7 +85,7 @@ def output_items(
                 items.append(message(ids.item("msg", index), status, [text_part(text, left)]))
                 left = ()
             case Reasoning(text):
-                items.append(reasoning(ids.item("rs", index), status, [reasoning_part(text)]))
+                items.append(thought(ids.item("rs", index), status, text, seals=seals))
             case ToolCall(name, arguments):  # never half of one
                 item_id = ids.item("fc", index)
                 items.append(function_call(item_id, piece.id or item_id, "completed", name, arguments))

@@ -17,14 +17,19 @@ from enginehouse.core.responses.fields import (
     AllowedTools,
     FunctionCall,
     FunctionCallOutput,
+    FunctionTool,
     InputMessage,
+    InputText,
     JsonFormat,
+    OutputText,
     ReasoningItem,
+    Refusal,
     ResponseFields,
     SchemaFormat,
     ToolName,
 )
 from enginehouse.core.responses.request import ResponseRequest
+from enginehouse.core.sealed import unsealed
 from enginehouse.core.shapes import convert, renamed
 from enginehouse.domain.constraint import Constraint, JsonObject
 from enginehouse.domain.errors import InvalidRequest
@@ -58,6 +63,7 @@ def parse_response(body: bytes) -> ResponseRequest:
         tool_choice=offer.choice,
         parallel_tool_calls=parallel,
         repeated=_repeated(fields),
+        seals="reasoning.encrypted_content" in (fields.include or ()),
     )
 
 
@@ -90,13 +96,30 @@ def _take(item: Any, where: str, history: History) -> None:
         )
     match convert(item, ITEMS[name], where):
         case InputMessage(role, content):
-            history.says(role, content if isinstance(content, str) else [part.text for part in content])
+            history.says(role, content if isinstance(content, str) else [_text(part) for part in content])
         case FunctionCall(_, call_id, tool, arguments):
             history.calls(call_id, tool, history.arguments(arguments, f"{where}.arguments"))
         case FunctionCallOutput(_, call_id, output):
             history.returns(call_id, output if isinstance(output, str) else [part.text for part in output])
-        case ReasoningItem(_, summary, content):
-            history.thinks("".join([part.text for part in content or summary or ()]))
+        case ReasoningItem() as reasoning:
+            history.thinks(_thought(reasoning, where))
+
+
+def _text(part: InputText | OutputText | Refusal) -> str:
+    return part.refusal if isinstance(part, Refusal) else part.text
+
+
+def _thought(item: ReasoningItem, where: str) -> str:
+    if item.content or not item.encrypted_content:
+        return "".join([part.text for part in item.content or item.summary or ()])
+    text = unsealed(item.encrypted_content)
+    if text is None:
+        raise InvalidRequest(
+            f"'{where}.encrypted_content' is not of an answer of this server; it must be null or of one that is",
+            param=f"{where}.encrypted_content",
+            code="unsupported_value",
+        )
+    return text
 
 
 def _offer(fields: ResponseFields) -> Offer:
@@ -105,7 +128,7 @@ def _offer(fields: ResponseFields) -> Offer:
             "type": "function",
             "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
         }
-        for tool in fields.tools or ()
+        for tool in _functions(fields)
     ]
     choice: Any = fields.tool_choice
     match fields.tool_choice:
@@ -118,6 +141,10 @@ def _offer(fields: ResponseFields) -> Offer:
         return read_tools(tools, choice)
     except InvalidRequest as error:
         raise renamed(error, *_NAMES, ("tool_choice.allowed_tools", "tool_choice")) from None
+
+
+def _functions(fields: ResponseFields) -> list[FunctionTool]:
+    return [tool for tool in fields.tools or () if isinstance(tool, FunctionTool)]
 
 
 def _named(name: str) -> dict[str, Any]:
@@ -172,7 +199,7 @@ def _repeated(fields: ResponseFields) -> dict[str, Any]:
         "temperature": fields.temperature,
         "text": {"format": {"type": "text"} if form is None else form},
         "tool_choice": "auto" if fields.tool_choice is None else fields.tool_choice,
-        "tools": fields.tools or [],
+        "tools": _functions(fields),
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": fields.top_p,
         "truncation": "disabled",

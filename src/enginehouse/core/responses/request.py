@@ -15,6 +15,8 @@ class ResponseRequest(ChatRequest):
 
     repeated: Mapping[str, Any] = field(default_factory=dict)
     """Members of the response object that say what was asked for."""
+    seals: bool = False
+    """Thinking comes packed too, for clients that send nothing else of it back."""
 
     @property
     def prompt_param(self) -> str:

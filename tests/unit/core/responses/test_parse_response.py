@@ -11,6 +11,7 @@ from enginehouse.core.openai.requests import ToolChoice, ToolChoiceMode
 from enginehouse.core.output.pieces import Tool
 from enginehouse.core.responses.parse import parse_response
 from enginehouse.core.responses.request import ResponseRequest
+from enginehouse.core.sealed import sealed
 from enginehouse.domain.constraint import JsonObject, JsonSchema
 from enginehouse.domain.errors import InvalidRequest
 
@@ -135,6 +136,39 @@ def test_tools_and_which_of_them_may_be_called(choice: Any, read_as: ToolChoice,
     assert msgspec.to_builtins(request.repeated["tool_choice"]) == (choice or "auto")
 
 
+def test_what_agents_send_besides_and_what_asks_for_nothing_is_taken() -> None:
+    search = {"type": "web_search", "external_web_access": False, "filters": {"allowed_domains": ["x"]}}
+    request = read(
+        tools=[{**F, "strict": False, "defer_loading": False, "allowed_callers": ["direct"]}, search],
+        tool_choice="auto",
+        include=["web_search_call.action.sources"],
+        client_metadata={"installation": "x"},
+        max_tool_calls=3,
+        reasoning={"effort": "medium", "context": "auto", "mode": "standard", "summary": "auto"},
+        service_tier="auto",
+        store=False,
+    )
+    assert [tool.name for tool in request.tools] == ["f"]
+    assert [tool["name"] for tool in msgspec.to_builtins(request.repeated["tools"])] == ["f"]
+    assert not request.seals
+
+
+def test_thinking_comes_back_in_whatever_form_the_client_has_kept_it() -> None:
+    for kept, thought in (
+        ({"encrypted_content": sealed("hm é")}, "hm é"),
+        ({"encrypted_content": sealed("x"), "content": [{"type": "reasoning_text", "text": "hm"}]}, "hm"),
+        ({"encrypted_content": "foreign", "content": [{"type": "reasoning_text", "text": "hm"}]}, "hm"),
+        ({"encrypted_content": None, "summary": [{"type": "summary_text", "text": "s"}]}, "s"),
+        ({"encrypted_content": ""}, None),
+        ({"content": None}, None),
+    ):
+        said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+        request = read(input=[{"type": "reasoning", "summary": [], **kept}, said])
+        assert request.messages[0].get("reasoning_content") == thought
+        assert request.messages[0]["content"] == "no"
+    assert read(include=["reasoning.encrypted_content"]).seals
+
+
 def test_a_tool_without_parameters_takes_none() -> None:
     request = read(tools=[G])
     assert request.tools == (Tool("g", ANY),)
@@ -183,11 +217,20 @@ def test_the_form_of_the_text(form: dict[str, Any], constraint: object) -> None:
         ),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id", "is missing"),
         (
-            {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]},
+            {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}]},
             "input[0].encrypted_content",
-            "must be null",
+            "is not of an answer of this server",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'web_search'"),
+        (
+            {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "plain.%"}]},
+            "input[0].encrypted_content",
+            "is not of an answer of this server",
+        ),
+        ({"tools": [{"type": "local_shell"}]}, "tools[0].type", "'local_shell'"),
+        ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "tools[0].type", "'custom'"),
+        ({"tools": [{**F, "defer_loading": True}]}, "tools[0].defer_loading", "must be false"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "there are no 'tools'"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type", "'function'"),
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type", "'mcp'"),
         ({"tools": [{**F, "name": "a b"}]}, "tools[0].name", "letters"),
         ({"tools": [F, F]}, "tools[1].name", "earlier tool"),
@@ -217,7 +260,8 @@ def test_the_form_of_the_text(form: dict[str, Any], constraint: object) -> None:
             "tools[0].parameters.type",
             "must be one of",
         ),
-        ({"include": ["file_search_call.results"]}, "include[0]", "'file_search_call.results'"),
+        ({"include": ["everything"]}, "include[0]", "'everything'"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode", "'standard'"),
         ({"reasoning": {"effort": "some"}}, "reasoning.effort", "'some'"),
         ({"store": True}, "store", "nothing is kept here"),
         ({"background": True}, "background", "nothing is kept here"),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, 
 from enginehouse.core.responses.answer import response_answer
 from enginehouse.core.responses.frames import ResponseFrames
 from enginehouse.core.responses.request import ResponseRequest
+from enginehouse.core.sealed import unsealed
 from enginehouse.domain.errors import EngineBroken, Overloaded
 from enginehouse.domain.stream import Finish
 
@@ -52,8 +54,8 @@ def whole(pieces: Sequence[Piece], end: End, likelihoods: Sequence[Likelihood] |
     return client(body, "application/json").responses.create(model="m", input="x")
 
 
-def frames_of(pieces: Sequence[Piece], end: End) -> bytes:
-    frames = ResponseFrames(IDENTITY, REQUEST)
+def frames_of(pieces: Sequence[Piece], end: End, request: ResponseRequest = REQUEST) -> bytes:
+    frames = ResponseFrames(IDENTITY, request)
     body = frames.begin(0)
     for piece in pieces:
         plain = isinstance(piece, Content)
@@ -119,6 +121,18 @@ def test_o5_thinking_text_and_calls_are_items_of_their_own() -> None:
     assert [event.item for event in done] == events[-1].response.output
     assert events[-1].response.output == whole(joined(pieces), End(Finish.STOP, called=True)).output
     assert [item.call_id for item in events[-1].response.output[2:]] == ["call_1", "call_2"]
+
+
+def test_thinking_comes_packed_for_clients_that_keep_nothing_else() -> None:
+    request = replace(REQUEST, seals=True)
+    pieces, end = [Reasoning("Hm é"), CALL], End(Finish.STOP, called=True)
+    events = read(frames_of(pieces, end, request))
+    last = events[-1].response.output
+    assert unsealed(last[0].encrypted_content) == "Hm é"
+    assert [event.item for event in events if event.type == "response.output_item.done"] == last
+    body = response_answer(IDENTITY, request, [Choice(0, pieces, end)], USAGE)
+    assert client(body, "application/json").responses.create(model="m", input="x").output == last
+    assert whole(pieces, end).output[0].encrypted_content is None
 
 
 def test_the_clients_own_stream_puts_the_same_answer_together() -> None:
