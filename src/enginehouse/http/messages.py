@@ -7,14 +7,14 @@ import msgspec
 from enginehouse.core.anthropic.answer import error_answer, message_answer
 from enginehouse.core.anthropic.frames import MessageFrames
 from enginehouse.core.anthropic.parse import parse_count, parse_message
-from enginehouse.core.openai.requests import ChatRequest
+from enginehouse.core.anthropic.request import MessageRequest
 from enginehouse.http.api import Api
 from enginehouse.http.completions import EdgeOptions
 from enginehouse.http.questions import Question
 from enginehouse.ports import Meters, RequestMeter
 from enginehouse.service.models import Models
 
-MESSAGES: Api[ChatRequest] = Api("/v1/messages", "msg_", parse_message, MessageFrames, message_answer, error_answer)
+MESSAGES: Api[MessageRequest] = Api("/v1/messages", "msg_", parse_message, MessageFrames, message_answer, error_answer)
 
 
 def count_tokens(models: Models, meters: Meters, options: EdgeOptions) -> Question:

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from enginehouse.core.openai.requests import ChatRequest
+from enginehouse.core.anthropic.request import MessageRequest
 from enginehouse.core.output.answer import Choice, End, Identity, Usage
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
+from enginehouse.core.sealed import sealed
 from enginehouse.domain.errors import ContextLengthExceeded, EnginehouseError
 from enginehouse.domain.stream import Finish
 from enginehouse.wire.sse import to_json
@@ -59,15 +60,21 @@ def stop_sequence(end: End) -> str | None:
     return end.stop if stop_reason(end) == "stop_sequence" else None
 
 
-def block(piece: Piece) -> dict[str, Any]:
+def block(piece: Piece, *, omits_thinking: bool = False) -> dict[str, Any]:
     """A piece of the answer as a content block."""
     match piece:
         case Content(text):
             return {"type": "text", "text": text}
         case Reasoning(text):
-            return {"type": "thinking", "thinking": text, "signature": SIGNATURE}
+            shown = "" if omits_thinking else text
+            return {"type": "thinking", "thinking": shown, "signature": signature(text, omits_thinking)}
         case ToolCall(name, arguments, call_id):
             return {"type": "tool_use", "id": call_id, "name": name, "input": msgspec.Raw(arguments.encode())}
+
+
+def signature(text: str, omitted: bool) -> str:
+    """Of a block of thinking; omitted: its text is not in the block, so that the next request would not have it."""
+    return sealed(text) if omitted else SIGNATURE
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
@@ -91,10 +98,10 @@ def started(input_tokens: int) -> dict[str, Any]:
     }
 
 
-def message_answer(identity: Identity, request: ChatRequest, choices: Sequence[Choice], usage: Usage) -> bytes:
+def message_answer(identity: Identity, request: MessageRequest, choices: Sequence[Choice], usage: Usage) -> bytes:
     """Body of a whole answer. An answer without anything in it has no block, as with Anthropic."""
     choice = choices[0]
-    blocks = [block(piece) for piece in joined(choice.pieces)]
+    blocks = [block(piece, omits_thinking=request.omits_thinking) for piece in joined(choice.pieces)]
     return to_json(message(identity, blocks, choice.end, usage_of(usage)))
 
 

@@ -116,7 +116,7 @@ class ThinkingOn(Struct, tag="enabled", tag_field="type", forbid_unknown_fields=
     """The model thinks. The budget is for servers that can hold it: here `max_tokens` bounds both."""
 
     budget_tokens: Annotated[int, Meta(ge=1, le=TOKEN_ID_MAX)]
-    display: Literal["summarized"] | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class ThinkingOff(Struct, tag="disabled", tag_field="type", forbid_unknown_fields=True, frozen=True):
@@ -126,7 +126,7 @@ class ThinkingOff(Struct, tag="disabled", tag_field="type", forbid_unknown_field
 class ThinkingAsItWants(Struct, tag="adaptive", tag_field="type", forbid_unknown_fields=True, frozen=True):
     """As its template has it."""
 
-    display: Literal["summarized"] | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class OutputSchema(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True, frozen=True):

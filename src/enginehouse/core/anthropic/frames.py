@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from enginehouse.core.anthropic import answer
-from enginehouse.core.openai.requests import ChatRequest
+from enginehouse.core.anthropic.request import MessageRequest
 from enginehouse.core.output.answer import End, Identity, News, Usage
 from enginehouse.core.output.pieces import Content, Reasoning, ToolCall
 from enginehouse.domain.errors import EnginehouseError
@@ -30,8 +30,11 @@ _DELTA: Final[dict[_Kind, bytes]] = {
 class MessageFrames:
     """Frames of one message. It has one choice, so nothing here looks at which."""
 
-    def __init__(self, identity: Identity, request: ChatRequest) -> None:
+    def __init__(self, identity: Identity, request: MessageRequest) -> None:
         self._identity = identity
+        self._omits = request.omits_thinking
+        self._omitted: list[str] = []
+        """Thinking of the open block that is not told."""
         self._index = 0
         """Of the open block, else of the next."""
         self._kind: _Kind | None = None
@@ -68,6 +71,9 @@ class MessageFrames:
 
     def _delta(self, kind: _Kind, text: str) -> bytes:
         out = b"" if self._kind is kind else self._close() + self._open(kind)
+        if kind is Reasoning and self._omits:
+            self._omitted.append(text)
+            return out
         return b"%b%b%b}}\n\n" % (out, self._before, to_json(text))
 
     def _open(self, kind: _Kind) -> bytes:
@@ -81,9 +87,13 @@ class MessageFrames:
         kind, self._kind = self._kind, None
         if kind is None:
             return b""
-        signed = {"type": "signature_delta", "signature": answer.SIGNATURE}
-        out = _event("content_block_delta", index=self._index, delta=signed) if kind is Reasoning else b""
-        return out + self._stop()
+        return (self._signed() if kind is Reasoning else b"") + self._stop()
+
+    def _signed(self) -> bytes:
+        text = "".join(self._omitted)
+        self._omitted.clear()
+        signed = {"type": "signature_delta", "signature": answer.signature(text, self._omits)}
+        return _event("content_block_delta", index=self._index, delta=signed)
 
     def _call(self, call: ToolCall) -> bytes:
         out = self._close()

@@ -14,6 +14,7 @@ from enginehouse.core.anthropic.fields import (
     NoChoice,
     SystemMessage,
     TextBlock,
+    ThinkingAsItWants,
     ThinkingBlock,
     ThinkingOff,
     ThinkingOn,
@@ -22,12 +23,14 @@ from enginehouse.core.anthropic.fields import (
     ToolUseBlock,
     UserMessage,
 )
+from enginehouse.core.anthropic.request import MessageRequest
 from enginehouse.core.forms import constraint_of
 from enginehouse.core.history import History
 from enginehouse.core.openai.constraints import json_schema
 from enginehouse.core.openai.requests import ChatRequest
 from enginehouse.core.openai.template_options import effort_options
 from enginehouse.core.openai.tools import Offer, read_tools
+from enginehouse.core.sealed import unsealed
 from enginehouse.core.shapes import renamed
 from enginehouse.domain.constraint import Constraint
 from enginehouse.domain.errors import InvalidRequest
@@ -37,12 +40,13 @@ _NAMES = ((".function.parameters", ".input_schema"), (".function", ""))
 """A tool's members are called otherwise in chat."""
 
 
-def parse_message(body: bytes) -> ChatRequest:
+def parse_message(body: bytes) -> MessageRequest:
     """A message that is asked for. Raises InvalidRequest."""
     fields = MESSAGES.read(body)
     offer, parallel = _offer(fields)
     constraint, source = _constraint(fields, offer, parallel)
-    return ChatRequest(
+    thinking = fields.thinking
+    return MessageRequest(
         model=fields.model,
         stream=fields.stream is True,
         include_usage=True,
@@ -61,6 +65,7 @@ def parse_message(body: bytes) -> ChatRequest:
         tools=offer.tools,
         tool_choice=offer.choice,
         parallel_tool_calls=parallel,
+        omits_thinking=isinstance(thinking, ThinkingOn | ThinkingAsItWants) and thinking.display == "omitted",
     )
 
 
@@ -118,7 +123,7 @@ def _assistant(content: str | list[TextBlock | ThinkingBlock | ToolUseBlock], hi
             history.says("assistant", texts)
             texts = []
         if isinstance(block, ThinkingBlock):
-            history.thinks(block.thinking)
+            history.thinks(block.thinking or unsealed(block.signature or "") or "")
         else:
             history.calls(block.id, block.name, block.input)
     if texts or not content:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -13,14 +14,16 @@ from hypothesis import strategies as st
 
 from enginehouse.core.anthropic.answer import error_answer, message_answer
 from enginehouse.core.anthropic.frames import MessageFrames
-from enginehouse.core.openai.requests import ChatRequest
+from enginehouse.core.anthropic.request import MessageRequest
 from enginehouse.core.output.answer import Choice, End, Identity, News, Usage
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
+from enginehouse.core.sealed import unsealed
 from enginehouse.domain import errors
 from enginehouse.domain.stream import Finish
 
 IDENTITY = Identity("msg_0123456789abcdef0123456789abcdef", "m", 7, 10)
-REQUEST = ChatRequest(model="m", messages=())
+REQUEST = MessageRequest(model="m", messages=())
+OMITTING = replace(REQUEST, omits_thinking=True)
 USAGE = Usage(10, 5, 4, 2)
 CALL = ToolCall("f", '{"a": "é\u2028", "n": 12345678901234567890}', "call_1")
 ASK: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
@@ -43,8 +46,8 @@ def whole(pieces: Sequence[Piece], end: End) -> Message:
     return client(body, "application/json").messages.create(**ASK)
 
 
-def frames_of(pieces: Sequence[Piece], end: End) -> bytes:
-    frames = MessageFrames(IDENTITY, REQUEST)
+def frames_of(pieces: Sequence[Piece], end: End, request: MessageRequest = REQUEST) -> bytes:
+    frames = MessageFrames(IDENTITY, request)
     body = frames.begin(0)
     for piece in pieces:
         plain = isinstance(piece, Content)
@@ -186,6 +189,12 @@ def test_a_prompt_that_does_not_fit_is_told_in_the_words_that_agents_look_for() 
         assert json.loads(error_answer(error))["error"]["message"] == message
 
 
+def test_thinking_that_is_not_to_be_shown_is_in_the_signature() -> None:
+    got = final(frames_of([Reasoning("Hm"), Reasoning(" é"), CALL, Reasoning("z")], End(Finish.STOP), OMITTING))
+    kept = [block for block in got.content if block.type == "thinking"]
+    assert [(block.thinking, unsealed(block.signature)) for block in kept] == [("", "Hm é"), ("", "z")]
+
+
 PIECES = st.lists(
     st.builds(Content, st.text(min_size=1, max_size=5))
     | st.builds(Reasoning, st.text(min_size=1, max_size=5))
@@ -194,10 +203,10 @@ PIECES = st.lists(
 )
 
 
-@given(PIECES)
-def test_o2_streamed_and_whole_are_the_same(pieces: list[Piece]) -> None:
+@given(PIECES, st.sampled_from([REQUEST, OMITTING]))
+def test_o2_streamed_and_whole_are_the_same(pieces: list[Piece], request: MessageRequest) -> None:
     blocks: list[dict[str, Any]] = []
-    for part in frames_of(pieces, End(Finish.STOP)).decode().split("\n\n")[:-1]:
+    for part in frames_of(pieces, End(Finish.STOP), request).decode().split("\n\n")[:-1]:
         assert part.count("\n") == 1
         event = json.loads(part.split("data: ")[1])
         match event:
@@ -210,5 +219,5 @@ def test_o2_streamed_and_whole_are_the_same(pieces: list[Piece]) -> None:
                     blocks[index]["input"] = json.loads(text)
                 else:
                     blocks[index][name] += text
-    whole = json.loads(message_answer(IDENTITY, REQUEST, [Choice(0, pieces, End(Finish.STOP))], USAGE))
+    whole = json.loads(message_answer(IDENTITY, request, [Choice(0, pieces, End(Finish.STOP))], USAGE))
     assert blocks == whole["content"]

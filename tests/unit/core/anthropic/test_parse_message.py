@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from enginehouse.core.anthropic.parse import parse_count, parse_message
-from enginehouse.core.openai.requests import ChatRequest, ToolChoice, ToolChoiceMode
+from enginehouse.core.anthropic.request import MessageRequest
+from enginehouse.core.openai.requests import ToolChoice, ToolChoiceMode
+from enginehouse.core.sealed import sealed
 from enginehouse.domain.constraint import JsonSchema
 from enginehouse.domain.errors import InvalidRequest
 
@@ -15,7 +17,7 @@ F: dict[str, Any] = {"name": "f", "description": "F", "input_schema": {"type": "
 USE: dict[str, Any] = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
 
 
-def read(**fields: Any) -> ChatRequest:
+def read(**fields: Any) -> MessageRequest:
     return parse_message(json.dumps({"model": "m", "max_tokens": 9, "messages": [USER], **fields}).encode())
 
 
@@ -263,6 +265,26 @@ def test_o8_what_is_refused(fields: dict[str, Any], param: str, words: str) -> N
     assert caught.value.param == param
     assert f"'{param}'" in caught.value.message
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("block", "thought"),
+    [
+        ({"thinking": "hm", "signature": sealed("x")}, "hm"),
+        ({"thinking": "", "signature": sealed("hm")}, "hm"),
+        ({"thinking": "", "signature": "of another server"}, None),
+        ({"thinking": ""}, None),
+    ],
+)
+def test_thinking_comes_back_with_its_text_or_packed(block: dict[str, str], thought: str | None) -> None:
+    said = {"role": "assistant", "content": [{"type": "thinking", **block}, text("well")]}
+    assert read(messages=[USER, said, USER]).messages[1].get("reasoning_content") == thought
+
+
+@pytest.mark.parametrize(("display", "omits"), [(None, False), ("summarized", False), ("omitted", True)])
+def test_whether_thinking_is_shown(display: str | None, omits: bool) -> None:
+    for thinking in ({"type": "adaptive"}, {"type": "enabled", "budget_tokens": 1024}):
+        assert read(thinking={**thinking, "display": display}).omits_thinking is omits
 
 
 def test_what_agents_send_besides_and_what_asks_for_nothing_is_taken() -> None:
