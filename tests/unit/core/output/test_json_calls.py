@@ -2,8 +2,10 @@
 
 import pytest
 
+from enginehouse.core.output import detect
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall
 from enginehouse.core.output.registry import NONE, formats
+from tests.support import ROOT
 from tests.unit.core.output.readings import check_cuts, read
 
 LOOK, ADD = '{"name": "look", "arguments": {"a": 1}}', '{"name": "add", "arguments": {}}'
@@ -25,6 +27,7 @@ BOTH = f"[{LOOK}, {ADD}]"
         ("longcat", f"{LONGCAT}{LOOK} So.", [ONE, Content(" So.")]),
         ("granite-20b-fc", f"<function_call> {LOOK} <function_call> {ADD}", [ONE, ADDED]),
         ("phi4_mini_json", f"functools{BOTH}", [ONE, ADDED]),
+        ("phi4_mini_json", f"Wait.<|tool_call|>{BOTH}<|/tool_call|>", [Content("Wait."), ONE, ADDED]),
         ("phi4_mini_json", "import functools", [Content("import functools")]),
         ("phi4_mini_json", "functools[0]; so.", [Content("functools[0]; so.")]),
         ("nemotron_json", f"<TOOLCALL>{BOTH}</TOOLCALL>", [ONE, ADDED]),
@@ -62,3 +65,12 @@ def test_thinking_before() -> None:
     family = formats("nemotron_json", "qwen3")
     text = f"Hm.\n</think>\n\n<TOOLCALL>[{LOOK}]</TOOLCALL>"
     assert read(family, text, prompt="<think>\n") == (Reasoning("Hm."), ONE)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [("granite33", "granite"), ("phi4_mini", "phi4_mini_json"), ("nemotron", "nemotron_json")],
+)
+def test_templates_of_these_models_are_recognised(template: str, name: str) -> None:
+    folder = ROOT / "tests/unit/adapters/tokenizer/templates"
+    assert detect.tool_parser((folder / f"{template}.jinja").read_text(encoding="utf-8")) == name

@@ -76,7 +76,12 @@ GRANITE: Final = ToolFormat(
     Marks("<|tool_call|>", "<tool_call>"), _read, special=frozenset({"<|tool_call|>", "<tool_call>"}), spaced=True
 )
 GRANITE_20B: Final = ToolFormat(Marks("<function_call>"), _read, frozenset({"<function_call>"}), spaced=True)
-PHI4_MINI: Final = ToolFormat(Marks("functools["), _read, spaced=True)
+PHI4_MINI: Final = ToolFormat(
+    Marks("functools[", "<|tool_call|>"),
+    _up_to("<|/tool_call|>"),
+    special=frozenset({"<|tool_call|>", "<|/tool_call|>"}),
+    spaced=True,
+)
 NEMOTRON: Final = _tags("TOOLCALL")
 TOOL_CALLS: Final = _tags("tool_calls")
 LONGCAT: Final = _tags("longcat_tool_call")
