@@ -39,6 +39,10 @@ ONE, ADDED = ToolCall("look", '{"a": 1}'), ToolCall("add", "{}")
             [ToolCall("look", f'{{"a": {{"b": ["日本 🌸", "}}; {TAG}"]}}}}')],
         ),
         (f'{TAG}{{"name": "other"}}', [ToolCall("other", "{}")]),
+        (f'{TAG}look.call(a=1, b="(x) \\n")', [ToolCall("look", '{"a":1,"b":"(x) \\n"}')]),
+        (f"{TAG} add.call()\n{TAG}{LOOK}", [ADDED, Content("\n"), ONE]),
+        (f'{TAG}brave_search.call(query="x")', [Content(f'{TAG}brave_search.call(query="x")')]),
+        (f"{TAG}look.call(1)", [Content(f"{TAG}look.call(1)")]),
         # Answers in JSON, and other text.
         (f"So: {LOOK}", [Content(f"So: {LOOK}")]),
         ("{", [Content("{")]),
@@ -66,7 +70,9 @@ def test_o5_calls(text: str, expected: list[Piece]) -> None:
     assert list(read(JSON, text)) == expected
 
 
-@pytest.mark.parametrize("text", [f"Wait. {TAG}{LOOK}; {ADD}", f"{LOOK};{ADD}", '{"a": {"name": "look"}}'])
+@pytest.mark.parametrize(
+    "text", [f"Wait. {TAG}{LOOK}; {ADD}", f"{TAG}look.call(a='b')", f"{LOOK};{ADD}", '{"a": {"name": "look"}}']
+)
 def test_o6_a_limit_at_any_place_leaves_no_mark_and_no_half_call(text: str) -> None:
     check_cuts(JSON, text)
 

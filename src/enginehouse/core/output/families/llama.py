@@ -1,31 +1,47 @@
 """`{"name": "get_weather", "parameters": {"city": "Paris"}}`: Llama 3.1, 3.2, 3.3 with JSON calls.
 
-Several stand one behind the other with `;` between them. `<|python_tag|>` may come first, with text before it. Without
-that mark an object is a call only where the content begins, and only if an offered tool is named in it: else it is an
-answer in JSON. Its beginning tells which one it is, so that such an answer is not held up.
+Several stand one behind the other with `;` between them. `<|python_tag|>` may come first, with text before it; behind
+it also `brave_search.call(query="Paris")`, as Llama calls tools of its training, if they are offered. Without that mark
+an object is a call only where the content begins, and only if an offered tool is named in it: else it is an answer in
+JSON. Its beginning tells which one it is, so that such an answer is not held up.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from enginehouse.core.output.families.pythonic import python_arguments
 from enginehouse.core.output.family import ToolFormat
 from enginehouse.core.output.marks import Marks
 from enginehouse.core.output.pieces import ParserInput
 from enginehouse.core.output.reader import Reader, Reading
-from enginehouse.core.output.values import decode, encode, named_call
+from enginehouse.core.output.values import arguments, decode, encode, named_call
 
 TAG: Final = "<|python_tag|>"
 _ARGUMENTS: Final = ("parameters", "arguments")
 
 
 def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
+    yield from reader.space()
+    heads = {f"{tool.name}.call(": tool.name for tool in given.tools}
+    head = yield from reader.next_is(*heads)
+    if head is not None:
+        return (yield from _trained(reader, heads[head]))
     text, whole = yield from reader.json()
     call = named_call(text) if whole else None
     if call is None:
         return False
     reader.call(*call)
     return (yield from _more(reader, given))
+
+
+def _trained(reader: Reader, name: str) -> Reading[bool]:
+    text = yield from python_arguments(reader)
+    written = arguments(text) if text is not None else None
+    if written is None:
+        return False
+    reader.call(name, written)
+    return True
 
 
 def _bare(reader: Reader, given: ParserInput) -> Reading[bool]:

@@ -54,7 +54,7 @@ def _bare(reader: Reader, given: ParserInput) -> Reading[bool]:
     yield from reader.space()
     while separator == ",":
         head = yield from reader.next_is(*heads)
-        text = (yield from _arguments(reader)) if head is not None else None
+        text = (yield from python_arguments(reader)) if head is not None else None
         written = arguments(text) if text is not None else None
         if head is None or written is None:
             return False
@@ -71,7 +71,7 @@ def _bare(reader: Reader, given: ParserInput) -> Reading[bool]:
     return True
 
 
-def _arguments(reader: Reader) -> Reading[str | None]:
+def python_arguments(reader: Reader) -> Reading[str | None]:
     """From behind the bracket of a call to its end, as a JSON object; None: it has no end, or no literals."""
     parts, open_ = ["{"], [_Open(")", 0)]
     while open_:
