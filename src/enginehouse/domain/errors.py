@@ -34,9 +34,25 @@ class InvalidRequest(EnginehouseError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """Prompt, or prompt and answer together, do not fit the model's context."""
+    """Prompt, or prompt and answer together, do not fit the model's context.
+
+    asked: tokens of the prompt, and of the answer where both together are too many; limit: what would fit.
+    """
 
     default_code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        asked: tuple[int, ...] = (),
+        limit: int = 0,
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.asked = asked
+        self.limit = limit
 
 
 class ModelNotFound(EnginehouseError):

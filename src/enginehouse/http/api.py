@@ -35,3 +35,5 @@ class Api(Generic[R]):
     whole: Callable[[Identity, R, Sequence[Choice], Usage], bytes]
     """The choices by their index."""
     error: Callable[[EnginehouseError], bytes]
+    id_headers: Sequence[bytes] = (b"x-request-id",)
+    """Where clients of the API look for the id of their request."""

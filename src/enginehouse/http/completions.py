@@ -71,7 +71,8 @@ class Endpoint(Generic[R]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         meter = self._meters.begin(self._api.path)
         answer_id = f"{self._api.prefix}{uuid.uuid4().hex}"
-        headers: Headers = [(b"x-request-id", client_id(scope) or answer_id.encode())]
+        request_id = client_id(scope) or answer_id.encode()
+        headers: Headers = [(name, request_id) for name in self._api.id_headers]
         try:
             body = await read_body(scope, receive, self._options.max_body_bytes, self._options.body_timeout)
         except ClientGone:

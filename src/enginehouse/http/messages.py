@@ -14,7 +14,12 @@ from enginehouse.http.questions import Question
 from enginehouse.ports import Meters, RequestMeter
 from enginehouse.service.models import Models
 
-MESSAGES: Api[MessageRequest] = Api("/v1/messages", "msg_", parse_message, MessageFrames, message_answer, error_answer)
+_ID_HEADERS = (b"x-request-id", b"request-id")
+"""Anthropic's clients look for the latter."""
+
+MESSAGES: Api[MessageRequest] = Api(
+    "/v1/messages", "msg_", parse_message, MessageFrames, message_answer, error_answer, _ID_HEADERS
+)
 
 
 def count_tokens(models: Models, meters: Meters, options: EdgeOptions) -> Question:
@@ -26,4 +31,4 @@ def count_tokens(models: Models, meters: Meters, options: EdgeOptions) -> Questi
         encoded = await model.tokenizer.encode_chat(request.messages, request.template_options)
         return msgspec.json.encode({"input_tokens": len(encoded.token_ids)})
 
-    return Question("/v1/messages/count_tokens", reply, meters, options, error_answer)
+    return Question("/v1/messages/count_tokens", reply, meters, options, error_answer, _ID_HEADERS)

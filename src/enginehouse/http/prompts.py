@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enginehouse.core.openai.needs import asks_for, needs
 from enginehouse.core.openai.plan import most_prompt_tokens, plan_max_tokens
 from enginehouse.core.openai.requests import ChatRequest, Request
+from enginehouse.domain.errors import InvalidRequest
 from enginehouse.domain.request import Sampling
 from enginehouse.service.generate import Decided, TokenRequest
 from enginehouse.service.models import Models, ServedModel
@@ -31,7 +32,12 @@ async def encode(request: Request, model: ServedModel) -> list[Prompt]:
     card, tokenizer = model.card, model.tokenizer
     most = most_prompt_tokens(card.context_length, card.max_prompt_tokens)
     if isinstance(request, ChatRequest):
-        encoded = await tokenizer.encode_chat(request.messages, request.template_options, most)
+        try:
+            encoded = await tokenizer.encode_chat(request.messages, request.template_options, most)
+        except InvalidRequest as error:
+            if error.param == "messages":  # as a chat calls what makes the prompt
+                error.param = request.prompt_param
+            raise
         return [Prompt(encoded.token_ids, tail=encoded.tail)]
     prompts = []
     for prompt in (request.prompt, *request.more_prompts):

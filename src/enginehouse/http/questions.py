@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -42,17 +42,20 @@ class Question:
         meters: Meters,
         options: EdgeOptions,
         error: Callable[[EnginehouseError], bytes] = error_body,
+        id_headers: Sequence[bytes] = (b"x-request-id",),
     ) -> None:
-        """error: the form that the API gives to errors."""
+        """error, id_headers: as an Api has them."""
         self.path = path
         self._reply = reply
         self._meters = meters
         self._options = options
         self._error = error
+        self._id_headers = id_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         meter = self._meters.begin(self.path)
-        headers: Headers = [(b"x-request-id", client_id(scope) or uuid.uuid4().hex.encode())]
+        request_id = client_id(scope) or uuid.uuid4().hex.encode()
+        headers: Headers = [(name, request_id) for name in self._id_headers]
         try:
             body = await read_body(scope, receive, self._options.max_body_bytes, self._options.body_timeout)
         except ClientGone:

@@ -108,9 +108,22 @@ def message_answer(identity: Identity, request: MessageRequest, choices: Sequenc
 def error_answer(error: EnginehouseError) -> bytes:
     """The envelope, whole or as the data of an `error` event.
 
-    Agents look for the words that Anthropic's API has for a prompt that does not fit: they shorten it then.
+    Agents look for the words that Anthropic's API has for what does not fit, and for the numbers in them: they shorten
+    the conversation then, or ask for fewer tokens.
     """
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    too_long = isinstance(error, ContextLengthExceeded) and error.param == "messages"
-    message = f"prompt is too long: {error.message}" if too_long else error.message
-    return to_json({"type": "error", "error": {"type": kind, "message": message}})
+    words = _does_not_fit(error) if isinstance(error, ContextLengthExceeded) else ""
+    return to_json({"type": "error", "error": {"type": kind, "message": f"{words}{error.message}"}})
+
+
+def _does_not_fit(error: ContextLengthExceeded) -> str:
+    if error.param == "max_tokens" and error.asked:
+        sizes = " + ".join(map(str, error.asked))
+        return f"input length and `max_tokens` exceed context limit: {sizes} > {error.limit}: "
+    if error.param != "messages":
+        return ""
+    return (
+        f"prompt is too long: {error.asked[0]} tokens > {error.limit} maximum: "
+        if error.asked
+        else "prompt is too long: "
+    )

@@ -44,6 +44,8 @@ def plan_max_tokens(
         raise ContextLengthExceeded(
             f"the prompt has {prompt} tokens; this model takes prompts of at most {max_prompt_tokens}",
             param=request.prompt_param,
+            asked=(prompt,),
+            limit=max_prompt_tokens,
         )
     if context_length is None:
         return wanted if wanted is not None else max(UNKNOWN_CONTEXT_ANSWER, request.sampling.min_tokens)
@@ -53,12 +55,16 @@ def plan_max_tokens(
             f"the prompt has {prompt} tokens; this model's context is {context_length} tokens for prompt and answer "
             f"together, so a prompt of at most {context_length - 1} fits",
             param=request.prompt_param,
+            asked=(prompt,),
+            limit=context_length - 1,
         )
     if wanted is not None and wanted > room:
         raise ContextLengthExceeded(
             f"the prompt has {prompt} tokens and '{request.max_tokens_param}' is {wanted}, together {prompt + wanted}; "
             f"this model's context is {context_length} tokens, so '{request.max_tokens_param}' can be at most {room}",
             param=request.max_tokens_param,
+            asked=(prompt, wanted),
+            limit=context_length,
         )
     if request.sampling.min_tokens > room:
         raise ContextLengthExceeded(

@@ -184,9 +184,15 @@ def test_o8_errors_in_the_envelope_of_this_api(
 
 
 def test_a_prompt_that_does_not_fit_is_told_in_the_words_that_agents_look_for() -> None:
-    for param, message in (("messages", "prompt is too long: 9 > 8"), ("max_tokens", "9 > 8")):
-        error = errors.ContextLengthExceeded("9 > 8", param=param)
-        assert json.loads(error_answer(error))["error"]["message"] == message
+    for param, asked, words in (
+        ("messages", (9,), "prompt is too long: 9 tokens > 8 maximum: why"),
+        ("messages", (), "prompt is too long: why"),
+        ("max_tokens", (5, 6), "input length and `max_tokens` exceed context limit: 5 + 6 > 8: why"),
+        ("max_tokens", (), "why"),
+        ("min_tokens", (), "why"),
+    ):
+        error = errors.ContextLengthExceeded("why", param=param, asked=asked, limit=8)
+        assert json.loads(error_answer(error))["error"]["message"] == words
 
 
 def test_thinking_that_is_not_to_be_shown_is_in_the_signature() -> None:

@@ -36,13 +36,16 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     assert caught.value.param == "max_completion_tokens"
     assert all(number in caught.value.message for number in ("10", "91", "101", "100", "90"))
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+    assert (caught.value.asked, caught.value.limit) == ((10, 91), 100)
 
     with pytest.raises(ContextLengthExceeded, match=r"100 tokens.*at most 99 fits") as caught:
         plan_max_tokens(chat(), [1] * 100, 100)
     assert caught.value.param == "messages"
+    assert (caught.value.asked, caught.value.limit) == ((100,), 99)
 
-    with pytest.raises(ContextLengthExceeded, match="at most 8"):
+    with pytest.raises(ContextLengthExceeded, match="at most 8") as caught:
         plan_max_tokens(chat(), [1] * 9, 100, 8)
+    assert (caught.value.asked, caught.value.limit) == ((9,), 8)
 
     with pytest.raises(ContextLengthExceeded, match="'min_tokens' can be at most 90"):
         plan_max_tokens(chat(min_tokens=91), [1] * 10, 100)
