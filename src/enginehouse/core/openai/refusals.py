@@ -25,7 +25,7 @@ UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "web_search_options": (),
     "store": _NO,
     "service_tier": ("auto", "default"),
-    "verbosity": (),
+    "verbosity": ("medium",),
     "chat_template": (),
     "spaces_between_special_tokens": _EITHER,  # an old decoder's option, without effect on today's tokenizers
     "truncate_prompt_tokens": (),
@@ -40,6 +40,9 @@ UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "guided_whitespace_pattern": (),
     "include_reasoning": (True,),
     "stream_reasoning": _EITHER,
+    "enable_thinking": (),
+    "thinking": (),
+    "reasoning": (),
     "lora_path": (),
     "mm_processor_kwargs": (),
 }
@@ -51,6 +54,10 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "prompt_logprobs": "give 'echo' with 'logprobs' to /v1/completions",
     "chat_template": "the template comes with the model",
     "include_reasoning": "thinking comes in a field of its own, which can be left unread",
+    **dict.fromkeys(
+        ("enable_thinking", "thinking", "reasoning"),
+        "give 'reasoning_effort', or in 'chat_template_kwargs' what the model's template knows",
+    ),
     "truncate_prompt_tokens": "send what fits the context",
 }
 """What to do about some of them."""

@@ -177,6 +177,11 @@ def test_what_is_not_supported_is_refused_by_name_unless_it_asks_for_nothing(nam
         assert f"'{name}' is not supported" in error.message
 
 
+@pytest.mark.parametrize("name", ["enable_thinking", "thinking", "reasoning"])
+def test_who_asks_for_thinking_in_the_words_of_others_is_told_ours(name: str) -> None:
+    assert "'chat_template_kwargs'" in refusal(chat(**{name: False})).message
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
