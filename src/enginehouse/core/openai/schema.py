@@ -95,6 +95,7 @@ def check_schema(schema: Any, where: str) -> None:
     if not isinstance(schema, dict):
         raise _wrong(where, f"is {kind(schema)}; it must be a JSON Schema, which is an object")
     left = MAX_SCHEMAS
+    followed: set[str] = set()
     todo: list[tuple[Any, str, int]] = [(schema, where, 0)]
     while todo:
         inner, place, depth = todo.pop()
@@ -112,9 +113,27 @@ def check_schema(schema: Any, where: str) -> None:
                 right, words = _PLAIN[key]
                 if not right(value):
                     raise _wrong(f"{place}.{key}", f"is {_shown(value)}; it must be {words}")
-        if "$ref" in inner and _target(schema, inner["$ref"]) is None:
-            raise _wrong(f"{place}.$ref", "leads nowhere; it must be '#', or '#/...' to a place in the same schema")
+        if "$ref" in inner:
+            _check_ref(schema, inner["$ref"], f"{place}.$ref", followed)
         todo.extend((found, place + step, depth + 1) for found, step in _inside(inner, place))
+
+
+def _check_ref(root: Any, ref: str, place: str, followed: set[str]) -> None:
+    """followed: the references that are known to end, each followed once."""
+    way: dict[str, None] = {}
+    while ref not in followed and ref not in way:
+        target = _target(root, ref)
+        if target is None and not way:
+            raise _wrong(place, "leads nowhere; it must be '#', or '#/...' to a place in the same schema")
+        way[ref] = None
+        further = target.get("$ref") if isinstance(target, dict) else None
+        if not isinstance(further, str):
+            break
+        ref = further
+    else:
+        if ref in way:
+            raise _wrong(place, "leads back to itself, and nothing but references is on the way")
+    followed.update(way)
 
 
 def json_text(value: Any, where: str) -> str:
@@ -181,7 +200,8 @@ def _target(root: Any, ref: str) -> Any:
         return None
     found = root
     for step in ref[2:].split("/"):
-        step = unquote(step).replace("~1", "/").replace("~0", "~")
+        if "%" in step or "~" in step:
+            step = unquote(step).replace("~1", "/").replace("~0", "~")
         if isinstance(found, dict) and step in found:
             found = found[step]
         elif (

@@ -35,6 +35,7 @@ def nested(depth: int) -> dict[str, Any]:
         {"anyOf": [{"required": ["a"]}, {"dependentRequired": {"a": ["b"]}}], "unknown": [1, {"type": 5}]},
         {"patternProperties": {"^a": {"$ref": "#/definitions/a~1b%20c"}}, "definitions": {"a/b c": {}}},
         {"allOf": [{"title": "x"}, {"$ref": "#/allOf/0"}]},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"items": {"$ref": "#"}}}},
         nested(MAX_DEPTH),
     ],
 )
@@ -67,6 +68,8 @@ def test_what_is_a_schema_is_taken(schema: Any) -> None:
         ({"$ref": "#/$defs/a"}, "x.$ref", "leads nowhere"),
         ({"$ref": "http://example.org/schema"}, "x.$ref", "leads nowhere"),
         ({"$ref": "#/type", "type": "string"}, "x.$ref", "leads nowhere"),
+        ({"$ref": "#"}, "x.$ref", "leads back to itself"),
+        ({"not": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/not"}}}, "x.$defs.a.$ref", "leads back to itself"),
         ({"items": {"$ref": "#anchor"}}, "x.items.$ref", "leads nowhere"),
         ({"allOf": [{"$ref": "#/allOf/1"}]}, "x.allOf[0].$ref", "leads nowhere"),
         (nested(MAX_DEPTH + 1), "x", "nested more than"),
@@ -122,3 +125,18 @@ def test_references_are_known_and_follow_a_schema_to_its_new_place() -> None:
     for instance, valid in (({"root": {"next": {"up": {}}}}, True), ({"root": {"next": 5}}, False)):
         assert DRAFT(TREE).is_valid(instance) is valid
         assert DRAFT(whole).is_valid(instance) is valid
+
+
+def test_a_chain_of_references_is_followed_once() -> None:
+    asked = 0
+
+    class Counted(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            nonlocal asked
+            asked += 1
+            return super().__getitem__(name)
+
+    links = 1000
+    chain = Counted({"0": {}} | {str(at): {"$ref": f"#/$defs/{at - 1}"} for at in range(1, links)})
+    check_schema({"$defs": chain}, "x")
+    assert asked <= 2 * links
