@@ -177,6 +177,8 @@ class RichChoice:
                 break
         if ended is not None:
             self.end = End(ended, self._called, self._text.stop)
+            if self.reasoning_tokens is not None:  # the last ones may not have been taken
+                self.reasoning_tokens = min(self.reasoning_tokens, self._text.tokens)
 
     def _read(self, text: str, ended: Finish | None) -> Sequence[Piece]:
         if self._parser is None:

@@ -206,6 +206,14 @@ def test_o6_a_call_that_a_limit_cut_is_none_and_leaves_nothing_in_the_content() 
     assert choice.end == End(Finish.LENGTH, called=True)
 
 
+@pytest.mark.parametrize("at_once", [1, 20])
+def test_tokens_of_thinking_beyond_the_limit_are_not_counted(at_once: int) -> None:
+    reader = rich(tools=TOOLS, tail="<think>\n", max_tokens=3)
+    tokens = ids("Hmmmmm")
+    told(reader, [delta(tokens[at : at + at_once]) for at in range(0, len(tokens), at_once)])
+    assert (reader.tokens, reader.reasoning_tokens) == (3, 3)
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_o6_a_call_that_a_stop_string_cut_is_none_and_leaves_nothing_in_the_content(keep: bool) -> None:
     reader = rich(stops=("arguments",), keep=keep, tools=TOOLS)
