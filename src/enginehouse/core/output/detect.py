@@ -23,6 +23,7 @@ _TOOLS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("granite", ("<|tool_call|>",)),
     ("interns1", ("<|action_start|>", "<|plugin|>")),
     ("jamba", ("<tool_calls>",)),
+    ("lfm2", ("<|tool_call_start|>",)),
     ("glm47", ("<tool_call>", "<arg_key>")),
     ("qwen3_coder", ("<function=", "<parameter=")),
     ("mistral", ("[TOOL_CALLS]",)),

@@ -30,7 +30,7 @@ from enginehouse.core.output.families.kimi_k3 import KIMI_K3
 from enginehouse.core.output.families.llama import LLAMA3
 from enginehouse.core.output.families.minimax import MINIMAX
 from enginehouse.core.output.families.mistral import MISTRAL, MISTRAL_THINKING
-from enginehouse.core.output.families.pythonic import PYTHONIC
+from enginehouse.core.output.families.pythonic import LFM2, PYTHONIC
 from enginehouse.core.output.families.qwen_xml import QWEN_XML, SEED_OSS
 from enginehouse.core.output.families.thinking import THINKING
 from enginehouse.core.output.family import Family, Thinking, ToolFormat
@@ -74,6 +74,7 @@ TOOLS: Final[Mapping[str, ToolFormat | Family]] = {
     "llama4_json": LLAMA3,
     "llama4_pythonic": PYTHONIC,
     "pythonic": PYTHONIC,
+    "lfm2": LFM2,
     "mistral": MISTRAL,
     "gemma4": GEMMA4,
     "granite": GRANITE,

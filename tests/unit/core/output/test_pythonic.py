@@ -11,11 +11,12 @@ from hypothesis import assume
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from enginehouse.core.output.families.pythonic import CLOSE, OPEN, PYTHONIC
+from enginehouse.core.output.families.pythonic import LFM2, PYTHONIC
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.pieces import Content, ParserInput, Piece, ToolCall, joined
 from tests.unit.core.output.readings import TOOLS, check_cuts, read
 
+OPEN, CLOSE = "<|python_start|>", "<|python_end|>"
 PYTHON = Family(tools=PYTHONIC)
 ONE, ADDED = ToolCall("look", '{"a":1}'), ToolCall("add", "{}")
 
@@ -207,3 +208,11 @@ def test_without_tools_nothing_is_a_call() -> None:
 
 def test_its_marks_are_shown() -> None:
     assert {OPEN, CLOSE} == PYTHON.shown
+
+
+def test_lfm2_has_marks_of_its_own_and_no_calls_without_them() -> None:
+    family = Family(tools=LFM2)
+    text = "Wait.<|tool_call_start|>[look(a=1), add()]<|tool_call_end|>So."
+    assert read(family, text) == (Content("Wait."), ONE, ADDED, Content("So."))
+    assert read(family, "[look(a=1)]") == (Content("[look(a=1)]"),)
+    check_cuts(family, text)

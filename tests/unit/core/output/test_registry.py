@@ -113,11 +113,11 @@ def test_what_is_said_goes_before_what_the_template_shows() -> None:
 def test_the_fixtures_meet_every_format() -> None:
     met = {id(TOOLS[parsers_of(fixture.reference_model)[0]]) for fixture in FIXTURES}
     missed = {name for name, found in TOOLS.items() if id(found) not in met}
-    # Of these the suite has none: see test_tagged.py and test_json_calls.py.
+    # Of these the suite has none: see test_tagged.py, test_json_calls.py and test_pythonic.py.
     assert missed == {
         *("minimax_m2", "minimax-m2", "minimax", "seed_oss"),
         *("granite", "granite-20b-fc", "hunyuan_a13b", "internlm", "interns1", "jamba", "llama_nemotron_json"),
-        *("longcat", "nemotron_json", "phi4_mini_json"),
+        *("lfm2", "longcat", "nemotron_json", "phi4_mini_json"),
     }
     assert all(tools in TOOLS and thinking in (NONE, *REASONING) for _, tools, thinking in MODELS)
     assert set(EXPECTATIONS_NOT_OURS) <= {fixture.id for fixture in FIXTURES}

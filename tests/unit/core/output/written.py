@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[str], str]] = {
     ),
     "llama3_json": lambda a: f'{{"name": "f", "parameters": {{"a": "{a}"}}}}',
     "llama4_pythonic": lambda a: f"[f(a='{a}')]",
+    "lfm2": lambda a: f"<|tool_call_start|>[f(a='{a}')]<|tool_call_end|>",
     "mistral": lambda a: f'[TOOL_CALLS]f[ARGS]{{"a": "{a}"}}',
     "gemma4": lambda a: f'<|tool_call>call:f{{a:<|"|>{a}<|"|>}}<tool_call|>',
     "seed_oss": lambda a: (

@@ -1,8 +1,9 @@
 """`[get_weather(city="Paris", days=2), get_time()]`: Llama 4, Llama 3.2 (1B, 3B), ToolACE.
 
 A list of calls as Python writes them, with names and literals for arguments; `<|python_start|>` and `<|python_end|>`
-may stand around it. Without them it is one only where the content begins, and only if offered tools are called: else
-it is text that begins with a bracket. The list counts as a whole: cut off, or with anything but literals, it is none.
+may stand around it (LFM2 has marks of its own, and always). Without them it is one only where the content begins, and
+only if offered tools are called: else it is text that begins with a bracket. The list counts as a whole: cut off, or
+with anything but literals, it is none.
 
 Nothing here is run as Python: literals are written anew as JSON, and a JSON decoder judges the result.
 """
@@ -10,6 +11,7 @@ Nothing here is run as Python: literals are written anew as JSON, and a JSON dec
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +21,6 @@ from enginehouse.core.output.pieces import ParserInput
 from enginehouse.core.output.reader import Reader, Reading
 from enginehouse.core.output.values import arguments, encode, value_text
 
-OPEN: Final = "<|python_start|>"
-CLOSE: Final = "<|python_end|>"
 _STRUCTURE: Final = Marks(*"'\"()[]{},:=")
 _STRINGS: Final = {end: Marks(end, "\\\\", "\\" + end[0]) for end in ("'", '"', "'''", '"""')}
 _BRACKETS: Final = {"(": ("[", ")"), "[": ("[", "]"), "{": ("{", "}")}
@@ -36,12 +36,15 @@ _ESCAPE: Final = re.compile(
 _ESCAPED: Final = {"\\'": "'", "\\\n": "", "\\a": "\\u0007", "\\v": "\\u000b"}
 
 
-def _read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
-    called = yield from _bare(reader, given)
-    if called:
-        yield from reader.space()
-        yield from reader.next_is(CLOSE)
-    return called
+def _format(begin: str, end: str, bare: Callable[[Reader, ParserInput], Reading[bool]] | None = None) -> ToolFormat:
+    def read(reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
+        called = yield from _bare(reader, given)
+        if called:
+            yield from reader.space()
+            yield from reader.next_is(end)
+        return called
+
+    return ToolFormat(Marks(begin), read, special=frozenset({begin, end}), bare=bare)
 
 
 def _bare(reader: Reader, given: ParserInput) -> Reading[bool]:
@@ -149,4 +152,5 @@ def _escaped(found: re.Match[str]) -> str:
     return _ESCAPED.get(text, encode(text)[1:-1])
 
 
-PYTHONIC: Final = ToolFormat(Marks(OPEN), _read, special=frozenset({OPEN, CLOSE}), bare=_bare)
+PYTHONIC: Final = _format("<|python_start|>", "<|python_end|>", _bare)
+LFM2: Final = _format("<|tool_call_start|>", "<|tool_call_end|>")
