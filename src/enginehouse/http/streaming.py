@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
+from typing import Final
 
 from enginehouse.core.output.answer import Frames, News, together
 from enginehouse.domain.errors import EnginehouseError
@@ -17,6 +19,9 @@ _SSE: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+_COMMENT: Final = b": the model is writing what can be shown only when it is whole\n\n"
+_SILENCE: Final = 15.0
+"""Seconds; proxies cut streams after a minute, often."""
 
 
 class StreamedChoice(CountedChoice):
@@ -92,6 +97,8 @@ class StreamedChoice(CountedChoice):
             self._answer.ended(out + self._frames.finish(self.index, end))
         elif out:
             self._stream.write(out)
+        else:
+            self._answer.silent()
 
 
 class StreamedAnswer:
@@ -108,6 +115,7 @@ class StreamedAnswer:
         self._room: asyncio.Future[None] | None = None
         self.sent = False
         self.complete = False
+        self._commented = monotonic()
         stream.watch(self._pause, self._resume)
 
     def add(self, choice: StreamedChoice) -> None:
@@ -123,6 +131,14 @@ class StreamedAnswer:
         if not self.sent:
             self.sent = True
             self.stream.start(200, [*_SSE, *self._headers])
+
+    def silent(self) -> None:
+        """Tokens came and nothing of them can be written: the arguments of a call may be long. Every client of events
+        skips comments, and whoever cuts what is silent sees that it is not."""
+        now = monotonic()
+        if now - self._commented >= _SILENCE:
+            self._commented = now
+            self.stream.write(_COMMENT)
 
     def ended(self, out: bytes) -> None:
         """Write the last of a choice; with the last choice the answer ends too."""

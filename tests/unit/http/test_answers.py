@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import enginehouse.mock
 from enginehouse.adapters.metrics.meters import RequestCounts
 from enginehouse.adapters.tokenizer import load_tokenizer
@@ -106,6 +108,25 @@ def test_s2_while_the_client_does_not_read_the_engine_is_paused_and_text_is_held
     assert not call.paused
     assert client.out.count(b"data: ") == 2
     assert client.text == " one" + " two" * 50
+
+
+def test_while_nothing_can_be_shown_a_comment_says_now_and_then_that_there_is_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("enginehouse.http.streaming.monotonic", lambda: clock[0])
+    client = Client()
+    answer = make(client)
+    answer.begin(Call())
+    answer.push(Delta(()))
+    assert client.out == b""  # an answer that has not begun may still be tried elsewhere
+    answer.push(Delta(ONE))
+    before = client.out
+    for clock[0] in (101.0, 114.0, 115.5, 116.0, 130.0, 131.0):
+        answer.push(Delta(()))
+    answer.push(Delta(TWO))
+    said = client.out.removeprefix(before).decode().split("\n\n")
+    assert [part[:2] for part in said] == [": ", ": ", "da", ""]
 
 
 def test_s2_a_stream_that_starts_paused_pauses_its_engine() -> None:
