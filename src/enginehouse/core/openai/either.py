@@ -24,8 +24,9 @@ from enginehouse.core.output.reader import GeneratorParser, Reader, Reading
 from enginehouse.core.output.values import named_call
 from enginehouse.domain.constraint import JsonObject, JsonSchema
 
+_CALL: Final = "$call"
 _FORM: Final = "$form"
-"""Its place among the definitions; no tool has such a name."""
+"""Places among the definitions; no tool has such a name."""
 
 
 def either_schema(form: JsonSchema | JsonObject, offer: Offer, parallel: bool, where: str) -> JsonSchema:
@@ -41,9 +42,10 @@ def either_schema(form: JsonSchema | JsonObject, offer: Offer, parallel: bool, w
         to = f"#/$defs/{_FORM}"
         shared[_FORM] = moved(schema, to)
         schema = {"$ref": to}
-    lists = [{"type": "array", "minItems": 1, "items": {"anyOf": calls}}] if parallel else []
-    whole: dict[str, Any] = {"anyOf": [*calls, *lists, schema]}
-    return JsonSchema(json_text({**whole, "$defs": shared} if shared else whole, where))
+    call = {"$ref": f"#/$defs/{_CALL}"}  # engines take their time over schemas: what stands twice is said once
+    shared[_CALL] = {"anyOf": calls}
+    lists = [{"type": "array", "minItems": 1, "items": call}] if parallel else []
+    return JsonSchema(json_text({"anyOf": [call, *lists, schema], "$defs": shared}, where))
 
 
 def answer_family(request: ChatRequest, usual: Family | None) -> Family | None:
