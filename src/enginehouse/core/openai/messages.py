@@ -121,9 +121,9 @@ def _tool_calls(calls: Any, role: str, index: int, so_far: _Taken) -> list[dict[
             arguments = ""
         if isinstance(arguments, str):
             decoded = _arguments(arguments, f"{where}.function.arguments", index, so_far)
-            arguments = (
-                Arguments(decoded, arguments if arguments.strip() else "{}") if isinstance(decoded, dict) else decoded
-            )
+            if decoded is None:  # as clients write arguments that there are none of
+                decoded, arguments = {}, "{}"
+            arguments = Arguments(decoded, arguments) if isinstance(decoded, dict) else decoded
         if not isinstance(arguments, dict):
             raise _wrong(index, f"{where}.function.arguments", "must hold an object")
         identity = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
@@ -140,7 +140,7 @@ def _arguments(text: str, where: str, index: int, so_far: _Taken) -> Any:
     if so_far.values > MAX_VALUES:
         raise too_much("messages", f"have more than {MAX_VALUES} values in arguments of tool calls, which is the limit")
     try:
-        return msgspec.json.decode(data) if data.strip() else {}
+        return msgspec.json.decode(data) if data.strip() else None
     except RecursionError:
         raise _wrong(index, where, "is nested too deeply") from None
     except msgspec.DecodeError:

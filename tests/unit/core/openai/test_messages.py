@@ -28,6 +28,7 @@ def test_an_answer_can_be_sent_back_as_it_came() -> None:
         "tool_calls": [
             {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
             {"id": "c2", "type": "function", "function": {"name": "g", "arguments": ""}},
+            {"id": "c4", "type": "function", "function": {"name": "g", "arguments": "null"}},
         ],
     }
     result = {"role": "tool", "tool_call_id": "c1", "content": "42"}
@@ -37,6 +38,7 @@ def test_an_answer_can_be_sent_back_as_it_came() -> None:
             "tool_calls": [
                 {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}},
                 {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}},
+                {"id": "c4", "type": "function", "function": {"name": "g", "arguments": {}}},
             ],
         },
         result,
