@@ -172,7 +172,7 @@ def test_o10_likelihoods(ask: Ask, client: OpenAI) -> None:
         ({"input": "word " * 4000}, openai.BadRequestError, "input"),
         ({"previous_response_id": "resp_1"}, openai.BadRequestError, "previous_response_id"),
         ({"store": True}, openai.BadRequestError, "store"),
-        ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "tools[0].type"),
+        ({"tools": [{"type": "local_shell"}]}, openai.BadRequestError, "tools[0].type"),
         ({"extra_body": {"no_such_parameter": 1}}, openai.BadRequestError, "no_such_parameter"),
     ],
 )
