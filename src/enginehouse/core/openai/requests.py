@@ -74,11 +74,12 @@ class ChatRequest(_Asked):
 
     @property
     def begun(self) -> str | None:
-        """The text of the answer that is to go on; None: a new one is to begin."""
+        """The text of the answer that is to go on; None: a new one is to begin, which is also what goes on with none."""
         if not self.template_options.get("continue_final_message"):
             return None
         content = self.messages[-1]["content"]
-        return content if isinstance(content, str) else "".join([part["text"] for part in content])
+        text = content if isinstance(content, str) else "".join([part["text"] for part in content])
+        return text or None
 
     @property
     def prompt_param(self) -> str:
