@@ -74,7 +74,7 @@ class ChatRequest(_Asked):
 
     @property
     def begun(self) -> str | None:
-        """The text of the answer that is to go on; None: a new one is to begin, which is also what goes on with none."""
+        """The text of the answer that is to go on; None: there is none, and a new one begins."""
         if not self.template_options.get("continue_final_message"):
             return None
         content = self.messages[-1]["content"]

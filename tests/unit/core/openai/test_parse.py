@@ -455,7 +455,7 @@ def test_an_answer_may_go_on_with_the_last_message() -> None:
     said = [*HELLO, {"role": "assistant", "content": "It is"}]
     request = parse_chat(chat(messages=said, continue_final_message=True))
     assert request.template_options == {"add_generation_prompt": False, "continue_final_message": True}
-    assert request.begun is not None
+    assert request.begun == "It is"
     assert parse_chat(chat()).begun is None
     assert replace(request, messages=({"role": "assistant", "content": ""},)).begun is None
     assert parse_chat(chat(messages=said)).template_options == {"add_generation_prompt": True}
