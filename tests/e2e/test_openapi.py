@@ -94,7 +94,7 @@ def _cases(draw: st.DrawFn, operation: Any, mode: GenerationMode) -> Case:
     return case
 
 
-def _hold(front: Front, path: Path, mode: GenerationMode) -> None:
+def _hold(front: Front, path: Path, mode: GenerationMode, *, streams: bool = False) -> None:
     """Send what the document says of this path, or what it does not say, and look at the answers."""
     document = schemathesis.openapi.from_url(f"http://127.0.0.1:{front.port}/openapi.json")
     operation = document[path.path]["POST" if path.body else "GET"]
@@ -105,6 +105,8 @@ def _hold(front: Front, path: Path, mode: GenerationMode) -> None:
     def each(case: Case) -> None:
         if isinstance(case.body, dict):
             _settle(case.body)
+            if streams:
+                case.body["stream"] = True
         answered.add(case.call_and_validate(checks=CHECKS, timeout=20).status_code)
 
     each()
@@ -116,6 +118,11 @@ def _hold(front: Front, path: Path, mode: GenerationMode) -> None:
 @pytest.mark.parametrize("path", [path for path in PATHS if path.path != "/v1/embeddings"], ids=lambda path: path.path)
 def test_no_answer_is_other_than_the_document_says(served: Front, path: Path) -> None:
     _hold(served, path, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path.streams], ids=lambda path: path.path)
+def test_no_stream_is_other_than_the_document_says(served: Front, path: Path) -> None:
+    _hold(served, path, GenerationMode.POSITIVE, streams=True)
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path.body], ids=lambda path: path.path)

@@ -78,6 +78,11 @@ class History:
             raise InvalidRequest(problem, param=where)
         return Arguments(decoded, text if text.strip() else "{}")
 
+    @property
+    def in_turn(self) -> bool:
+        """The last message is the assistant's, and may be gone on with."""
+        return self._stage is not None
+
     def end_turn(self) -> None:
         """What the assistant does next is a message of its own."""
         self._stage = None

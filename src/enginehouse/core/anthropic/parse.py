@@ -126,7 +126,7 @@ def _assistant(content: str | list[TextBlock | ThinkingBlock | ToolUseBlock], hi
             history.thinks(block.thinking or unsealed(block.signature or "") or "")
         else:
             history.calls(block.id, block.name, block.input)
-    if texts or not content:
+    if texts or not history.in_turn:
         history.says("assistant", texts)
 
 

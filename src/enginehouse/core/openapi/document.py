@@ -16,6 +16,13 @@ from enginehouse.core.responses.fields import ITEMS
 from enginehouse.domain.errors import EngineCancelled, EnginehouseError
 
 _REF: Final = "#/components/schemas/{name}"
+_EVENT: Final = {
+    "type": "object",
+    "description": "Each event of the stream; its data is JSON, but for a last [DONE] on OpenAI's older paths.",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+    "additionalProperties": False,
+}
 _RETRY: Final = {
     "Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 1}}
 }
@@ -93,7 +100,7 @@ def _content(path: Path) -> dict[str, Any]:
     schema = path.answer if isinstance(path.answer, dict) else _ref(path.answer)
     content: dict[str, Any] = {"application/json": {"schema": schema}}
     if path.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": _EVENT}
     return content
 
 

@@ -80,7 +80,10 @@ def _messages(fields: ResponseFields) -> tuple[dict[str, Any], ...]:
         _take(item, f"input[{index}]", history)
     if not fields.input:
         raise InvalidRequest("'input' is empty; it must hold at least one item", param="input")
-    return history.messages()
+    messages = history.messages()
+    if not messages:
+        raise InvalidRequest("'input' holds nothing that the model could read", param="input")
+    return messages
 
 
 def _take(item: Any, where: str, history: History) -> None:

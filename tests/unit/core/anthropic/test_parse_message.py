@@ -287,6 +287,12 @@ def test_whether_thinking_is_shown(display: str | None, omits: bool) -> None:
         assert read(thinking={**thinking, "display": display}).omits_thinking is omits
 
 
+def test_a_message_of_the_assistant_with_nothing_in_it_is_still_one() -> None:
+    for content in ([], "", [text("")], [{"type": "thinking", "thinking": "", "signature": "of another server"}]):
+        request = read(messages=[{"role": "assistant", "content": content}])
+        assert request.messages == ({"role": "assistant", "content": ""},)
+
+
 def test_what_agents_send_besides_and_what_asks_for_nothing_is_taken() -> None:
     tool = {
         **F,

@@ -196,6 +196,7 @@ def test_the_form_of_the_text(form: dict[str, Any], constraint: object) -> None:
     [
         ({"input": []}, "input", "at least one item"),
         ({"input": [{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1)}, "input", "at most"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input", "nothing that the model could read"),
         ({"input": [3]}, "input[0]", "is a number"),
         ({"input": [{"type": 3}]}, "input[0].type", "is a number"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "'item_reference'"),
