@@ -180,3 +180,10 @@ def test_without_tools_everything_is_text(family: Family) -> None:
 def test_the_marks_are_shown() -> None:
     assert {BEGIN, END, CALL, CALL_END, SEP, "<think>", "</think>"} == V3.shown == V31.shown
     assert {DSML, "<think>", "</think>"} == DSML_FAMILY.shown
+
+
+@pytest.mark.parametrize(("family", "look", "add"), [(V3, LOOK3, ADD3), (V31, LOOK, ADD)])
+def test_calls_without_their_section(family: Family, look: str, add: str) -> None:
+    assert read(family, f"Wait.{look}{add}{END}") == (Content("Wait."), ONE, ADDED)
+    assert read(family, f"{look} So.") == (ONE, Content(" So."))
+    check_cuts(family, f"Wait.{look}{add}So.")

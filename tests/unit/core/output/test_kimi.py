@@ -43,6 +43,12 @@ ADDED = ToolCall("add", "{}", "functions.add:1")
             [ToolCall("look", f'{{"a": {{"b": "{CALL_END}{END}}}"}}}}', "look:0")],
         ),
         (BEGIN + LOOK, [ONE]),
+        # Models forget the mark of the section.
+        (f"Wait.{LOOK}", [Content("Wait."), ONE]),
+        (f"{LOOK}\n{ADD}\n{END}So.", [ONE, ADDED, Content("So.")]),
+        (f"{LOOK}\nSo.{ADD}\n", [ONE, Content("\nSo."), ADDED, Content("\n")]),
+        (f"{CALL}So.", [Content(f"{CALL}So.")]),
+        (CALL, []),
         (BEGIN + LOOK.removesuffix(CALL_END) + END, [ONE]),
         (BEGIN + k2("look:0", "{a}") + END, [Content(BEGIN + k2("look:0", "{a}") + END)]),
         (BEGIN + k2("look:0", "{a}") + ADD + END, [ADDED]),

@@ -33,12 +33,12 @@ def _name(head: str) -> tuple[str, None]:
 
 
 DEEPSEEK_V3 = ToolFormat(
-    Marks(SECTION),
+    Marks(SECTION, CALL),
     Section(call=CALL, separator=FENCE, call_end=CALL_END, ends=(SECTION_END,), named=_fenced_name, padding=FENCE_END),
     _SPECIAL,
 )
 DEEPSEEK_V31 = ToolFormat(
-    Marks(SECTION),
+    Marks(SECTION, CALL),
     Section(call=CALL, separator=SEPARATOR, call_end=CALL_END, ends=(SECTION_END,), named=_name),
     _SPECIAL,
 )

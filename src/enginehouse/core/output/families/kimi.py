@@ -29,7 +29,7 @@ def _named(head: str) -> tuple[str, str | None]:
 
 
 KIMI_K2 = ToolFormat(
-    Marks(*SECTIONS),
+    Marks(*SECTIONS, CALL),
     Section(call=CALL, separator=ARGUMENTS, call_end=CALL_END, ends=SECTION_ENDS, named=_named),
     frozenset({*SECTIONS, *SECTION_ENDS, CALL, CALL_END, ARGUMENTS}),
 )

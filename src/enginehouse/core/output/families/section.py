@@ -2,7 +2,8 @@
 
     CALL head SEPARATOR {…} CALL_END CALL … SECTION_END
 
-The arguments end where their JSON does, so strings in it may hold the marks.
+The arguments end where their JSON does, so strings in it may hold the marks. A call without a section around it is one
+as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from enginehouse.core.output.values import arguments
 
 
 class Section:
-    """Reads one from behind its opening mark: `ToolFormat.read`."""
+    """Reads one from behind its opening mark, or that of a call: `ToolFormat.read`."""
 
     def __init__(
         self,
@@ -37,6 +38,8 @@ class Section:
 
     def __call__(self, reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
         """What stands between calls is no text for the reader, unless there are no calls at all."""
+        if mark == self._call:
+            return (yield from self._read_alone(reader))
         called, good = False, True
         while True:
             between, at = yield from reader.take(self._to_call)
@@ -46,6 +49,19 @@ class Section:
                 called = True
             if at is None or at in self._ends:
                 return good
+
+    def _read_alone(self, reader: Reader) -> Reading[bool]:
+        """Calls whose section a model forgot to begin; it may end it all the same."""
+        at: str | None = self._call
+        good, space = True, ""
+        while at == self._call:
+            good, at = yield from self._read_call(reader)
+            if at not in (self._call, *self._ends):
+                space = yield from reader.space()
+                at = yield from reader.next_is(self._call, *self._ends)
+        if good and at is None:
+            reader.say(space)
+        return good
 
     def _read_call(self, reader: Reader) -> Reading[tuple[bool, str | None]]:
         """(whether it was one, the mark that ended it)."""
