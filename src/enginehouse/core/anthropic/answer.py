@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from enginehouse.core.anthropic.request import MessageRequest
+from enginehouse.core.api.sealed import sealed
 from enginehouse.core.output.answer import Choice, End, Identity, Usage
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
-from enginehouse.core.sealed import sealed
 from enginehouse.domain.errors import ContextLengthExceeded, EnginehouseError
 from enginehouse.domain.stream import Finish
 from enginehouse.wire.sse import to_json

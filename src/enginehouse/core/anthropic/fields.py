@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from enginehouse.core.api.body import Body
 from enginehouse.core.openai.fields import MAX_STOP_LENGTH, MAX_STOPS, TOKEN_ID_MAX
-from enginehouse.core.shapes import Body
 
 _Effort = Literal["low", "medium", "high", "xhigh", "max"]
 _Nothing = Annotated[list[Any], Meta(max_length=0)]

@@ -24,14 +24,14 @@ from enginehouse.core.anthropic.fields import (
     UserMessage,
 )
 from enginehouse.core.anthropic.request import MessageRequest
-from enginehouse.core.forms import constraint_of
-from enginehouse.core.history import History
+from enginehouse.core.api.body import renamed
+from enginehouse.core.api.history import History
+from enginehouse.core.api.sealed import unsealed
 from enginehouse.core.openai.constraints import json_schema
+from enginehouse.core.openai.forms import constraint_of
 from enginehouse.core.openai.requests import ChatRequest
 from enginehouse.core.openai.template_options import effort_options
 from enginehouse.core.openai.tools import Offer, read_tools
-from enginehouse.core.sealed import unsealed
-from enginehouse.core.shapes import renamed
 from enginehouse.domain.constraint import Constraint
 from enginehouse.domain.errors import InvalidRequest
 from enginehouse.domain.request import Sampling

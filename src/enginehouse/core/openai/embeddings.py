@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from enginehouse.core.shapes import Body, inputs
+from enginehouse.core.api.body import Body, inputs
 from enginehouse.domain.errors import ContextLengthExceeded, EngineBroken, InvalidRequest
 
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from enginehouse.core.forms import constraint_of
 from enginehouse.core.openai.bias import read_bias
 from enginehouse.core.openai.bounds import (
     LARGE,
@@ -31,6 +30,7 @@ from enginehouse.core.openai.fields import (
     CompletionFields,
     Fields,
 )
+from enginehouse.core.openai.forms import constraint_of
 from enginehouse.core.openai.messages import read_messages
 from enginehouse.core.openai.prompts import read_many_ids, read_prompts
 from enginehouse.core.openai.refusals import kind, not_json, settle, too_much, wrong_field

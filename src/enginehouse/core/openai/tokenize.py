@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from enginehouse.core.api.body import Body
 from enginehouse.core.openai.fields import ChatFields, TokenId
 from enginehouse.core.openai.messages import read_messages
 from enginehouse.core.openai.template_options import template_options
 from enginehouse.core.openai.tools import read_tools
-from enginehouse.core.shapes import Body
 from enginehouse.domain.errors import InvalidRequest
 
 _Model = Annotated[str, Meta(min_length=1)]

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from enginehouse.core.api.body import Body
 from enginehouse.core.openai.fields import TOKEN_ID_MAX, Effort
-from enginehouse.core.shapes import Body
 
 _Status = Literal["in_progress", "completed", "incomplete"]
 _Include = Literal[

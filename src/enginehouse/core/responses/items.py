@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from enginehouse.core.api.sealed import sealed
 from enginehouse.core.openai.logprobs import chat_logprobs
 from enginehouse.core.output.answer import Likelihood
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
-from enginehouse.core.sealed import sealed
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

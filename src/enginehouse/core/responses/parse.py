@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from enginehouse.core.forms import constraint_of
-from enginehouse.core.history import History
+from enginehouse.core.api.body import convert, renamed
+from enginehouse.core.api.history import History
+from enginehouse.core.api.sealed import unsealed
 from enginehouse.core.openai.bounds import MAX_MESSAGES
 from enginehouse.core.openai.constraints import json_schema
+from enginehouse.core.openai.forms import constraint_of
 from enginehouse.core.openai.refusals import kind, printable, too_much
 from enginehouse.core.openai.template_options import effort_options
 from enginehouse.core.openai.tools import Offer, read_tools
@@ -29,8 +31,6 @@ from enginehouse.core.responses.fields import (
     ToolName,
 )
 from enginehouse.core.responses.request import ResponseRequest
-from enginehouse.core.sealed import unsealed
-from enginehouse.core.shapes import convert, renamed
 from enginehouse.domain.constraint import Constraint, JsonObject
 from enginehouse.domain.errors import InvalidRequest
 from enginehouse.domain.request import Sampling

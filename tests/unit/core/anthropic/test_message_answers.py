@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from enginehouse.core.anthropic.answer import error_answer, message_answer
 from enginehouse.core.anthropic.frames import MessageFrames
 from enginehouse.core.anthropic.request import MessageRequest
+from enginehouse.core.api.sealed import unsealed
 from enginehouse.core.output.answer import Choice, End, Identity, News, Usage
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
-from enginehouse.core.sealed import unsealed
 from enginehouse.domain import errors
 from enginehouse.domain.stream import Finish
 

@@ -7,8 +7,8 @@ import pytest
 
 from enginehouse.core.anthropic.parse import parse_count, parse_message
 from enginehouse.core.anthropic.request import MessageRequest
+from enginehouse.core.api.sealed import sealed
 from enginehouse.core.openai.requests import ToolChoice, ToolChoiceMode
-from enginehouse.core.sealed import sealed
 from enginehouse.domain.constraint import JsonSchema
 from enginehouse.domain.errors import InvalidRequest
 

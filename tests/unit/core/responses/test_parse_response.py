@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from enginehouse.core.api.sealed import sealed
 from enginehouse.core.openai.bounds import MAX_MESSAGES
 from enginehouse.core.openai.requests import ToolChoice, ToolChoiceMode
 from enginehouse.core.output.pieces import Tool
 from enginehouse.core.responses.parse import parse_response
 from enginehouse.core.responses.request import ResponseRequest
-from enginehouse.core.sealed import sealed
 from enginehouse.domain.constraint import JsonObject, JsonSchema
 from enginehouse.domain.errors import InvalidRequest
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
+from enginehouse.core.api.sealed import unsealed
 from enginehouse.core.output.answer import Choice, End, Identity, Likelihood, News, Usage
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
 from enginehouse.core.responses.answer import response_answer
 from enginehouse.core.responses.frames import ResponseFrames
 from enginehouse.core.responses.request import ResponseRequest
-from enginehouse.core.sealed import unsealed
 from enginehouse.domain.errors import EngineBroken, Overloaded
 from enginehouse.domain.stream import Finish
 

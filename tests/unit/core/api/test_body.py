@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
+from enginehouse.core.api.body import Body, renamed
 from enginehouse.core.openai.bounds import MAX_FIELD_BYTES, MAX_KEYS, MAX_VALUES
-from enginehouse.core.shapes import Body, renamed
 from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from enginehouse.core.forms import constraint_of
+from enginehouse.core.openai.forms import constraint_of
 from enginehouse.core.openai.tools import Offer, read_tools
 from enginehouse.domain.constraint import Constraint, Grammar, JsonObject, JsonSchema, OneOf, Regex, StructuralTag
 from enginehouse.domain.errors import InvalidRequest

@@ -1,6 +1,6 @@
 import pytest
 
-from enginehouse.core.history import History
+from enginehouse.core.api.history import History
 from enginehouse.core.openai.arguments import written
 from enginehouse.core.openai.bounds import MAX_MESSAGES, MAX_PARTS
 from enginehouse.domain.errors import InvalidRequest

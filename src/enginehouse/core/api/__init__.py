@@ -1,0 +1,1 @@
+"""What APIs beside OpenAI's older two are read with: bodies by declaration, histories told in items or blocks."""
