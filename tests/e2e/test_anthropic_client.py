@@ -132,6 +132,38 @@ def test_o5_an_agent_calls_a_tool_and_goes_on_with_what_came_of_it(ask: Ask) -> 
     assert 0 < again.usage.output_tokens_details.thinking_tokens < again.usage.output_tokens
 
 
+def test_o5_a_coding_agents_first_two_requests(client: Anthropic) -> None:
+    """With all that Claude Code says besides, in the order and the pieces that it comes in."""
+    cached = {"type": "ephemeral", "ttl": "1h"}
+    body: dict[str, Any] = {
+        "model": "mock",
+        "max_tokens": 1000,
+        "betas": ["claude-code-20250219", "interleaved-thinking-2025-05-14", "context-management-2025-06-27"],
+        "system": [{"type": "text", "text": text, "cache_control": cached} for text in ("You are.", "Be brief.")],
+        "tools": [{**TOOLS[0], "type": "custom", "eager_input_streaming": True}],
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "medium"},
+        "metadata": {"user_id": "user_1"},
+        "extra_body": {"temperature": 1},
+    }
+    reminder = {"type": "text", "text": "<system-reminder>Mind.</system-reminder>"}
+    messages: list[Any] = [{"role": "user", "content": [reminder, {"type": "text", "text": "look into the file"}]}]
+    with client.beta.messages.stream(messages=messages, **body) as stream:
+        got = stream.get_final_message()
+    assert [block.type for block in got.content] == ["thinking", "text", "tool_use"]
+    results = [
+        {"type": "tool_result", "tool_use_id": block.id, "content": "the file says 42", "cache_control": cached}
+        for block in got.content
+        if block.type == "tool_use"
+    ]
+    messages += [{"role": "assistant", "content": got.content}, {"role": "user", "content": results}]
+    with client.beta.messages.stream(messages=messages, **body) as stream:
+        again = stream.get_final_message()
+    assert [block.type for block in again.content] == ["thinking", "text"]
+    assert again.stop_reason == "end_turn"
+
+
 @pytest.mark.parametrize(("alone", "calls"), [(False, 2), (True, 1)])
 def test_o5_two_calls_unless_only_one_is_wanted(ask: Ask, alone: bool, calls: int) -> None:
     got = ask("both files", tools=TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": alone})

@@ -130,6 +130,42 @@ def test_o5_an_agent_calls_a_tool_and_goes_on_with_what_came_of_it(ask: Ask) -> 
     assert 0 < again.usage.output_tokens_details.reasoning_tokens < again.usage.output_tokens
 
 
+def test_o5_a_coding_agents_first_two_requests(ask: Ask) -> None:
+    """With all that Codex says besides; of thinking it sends back only what is packed."""
+    more: dict[str, Any] = {
+        "instructions": "You are.",
+        "tools": [*TOOLS, {"type": "web_search", "external_web_access": False}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
+        "store": False,
+        "prompt_cache_key": "session",
+        "text": {"verbosity": "medium"},
+        "extra_body": {"client_metadata": {"installation": "x"}},
+        "max_output_tokens": 1000,
+    }
+    said = [("developer", "Permissions."), ("user", "<environment_context>"), ("user", "look into the file")]
+    items: list[Any] = [
+        {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]} for role, text in said
+    ]
+    got = ask(items, **more)
+    assert [tool.type for tool in got.tools] == ["function"]
+    thinking, message, call = got.output
+    assert thinking.type == "reasoning"
+    assert message.type == "message"
+    assert call.type == "function_call"
+    items += [
+        {"type": "reasoning", "summary": [], "encrypted_content": thinking.encrypted_content},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": got.output_text}]},
+        {"type": "function_call", "name": call.name, "arguments": call.arguments, "call_id": call.call_id},
+        {"type": "function_call_output", "call_id": call.call_id, "output": "the file says 42"},
+    ]
+    again = ask(items, **more)
+    assert [item.type for item in again.output] == ["reasoning", "message"]
+    assert again.output_text.strip() == "It says 42."
+
+
 @pytest.mark.parametrize(("parallel", "calls"), [(True, 2), (False, 1)])
 def test_o5_two_calls_unless_only_one_is_wanted(ask: Ask, parallel: bool, calls: int) -> None:
     got = ask("both files", tools=TOOLS, parallel_tool_calls=parallel)
