@@ -134,7 +134,11 @@ def test_o5_a_coding_agents_first_two_requests(ask: Ask) -> None:
     """With all that Codex says besides; of thinking it sends back only what is packed."""
     more: dict[str, Any] = {
         "instructions": "You are.",
-        "tools": [*TOOLS, {"type": "web_search", "external_web_access": False}],
+        "tools": [
+            *TOOLS,
+            {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [{**TOOLS[0], "name": "ask"}]},
+            {"type": "web_search", "external_web_access": False},
+        ],
         "tool_choice": "auto",
         "parallel_tool_calls": False,
         "reasoning": {"effort": "medium", "summary": "auto"},
@@ -150,7 +154,7 @@ def test_o5_a_coding_agents_first_two_requests(ask: Ask) -> None:
         {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]} for role, text in said
     ]
     got = ask(items, **more)
-    assert [tool.type for tool in got.tools] == ["function"]
+    assert [tool.type for tool in got.tools] == ["function", "namespace"]
     thinking, message, call = got.output
     assert thinking.type == "reasoning"
     assert message.type == "message"

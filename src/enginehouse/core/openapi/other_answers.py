@@ -11,6 +11,7 @@ from enginehouse.core.responses.fields import (
     AllowedTools,
     FunctionTool,
     JsonFormat,
+    Namespace,
     PlainFormat,
     SchemaFormat,
     ToolName,
@@ -65,6 +66,7 @@ class OutputCall(_Answer, tag="function_call", tag_field="type"):
     call_id: str
     name: str
     arguments: str
+    namespace: str | UnsetType = UNSET
 
 
 class ResponseFailure(_Answer):
@@ -143,7 +145,7 @@ class Response(_Answer):
     temperature: float | None
     text: TextEcho
     tool_choice: Literal["none", "auto", "required"] | ToolName | AllowedTools
-    tools: list[FunctionTool]
+    tools: list[FunctionTool | Namespace]
     top_logprobs: int
     top_p: float | None
     truncation: Literal["disabled"]

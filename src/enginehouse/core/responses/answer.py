@@ -57,7 +57,7 @@ def response_answer(identity: Identity, request: ResponseRequest, choices: Seque
     choice = choices[0]
     cut = choice.end.finish is Finish.LENGTH
     ids, likelihoods = Ids(identity.answer_id), choice.likelihoods or ()
-    output = output_items(ids, choice.pieces, cut=cut, likelihoods=likelihoods, seals=request.seals)
+    output = output_items(ids, request, choice.pieces, cut=cut, likelihoods=likelihoods)
     return to_json(response(identity, request, status_of(choice.end), output, usage))
 
 

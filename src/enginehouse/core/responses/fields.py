@@ -67,6 +67,7 @@ class FunctionCall(Struct, forbid_unknown_fields=True, frozen=True):
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
     id: str | None = None
     status: _Status | None = None
     caller: Caller | None = None
@@ -82,6 +83,7 @@ class FunctionCallOutput(Struct, forbid_unknown_fields=True, frozen=True):
     status: _Status | None = None
     caller: Caller | None = None
     name: str | None = None
+    namespace: str | None = None
 
 
 class SummaryText(Struct, tag="summary_text", tag_field="type", forbid_unknown_fields=True, frozen=True):
@@ -127,6 +129,14 @@ class FunctionTool(Struct, tag="function", tag_field="type", forbid_unknown_fiel
     output_schema: dict[str, Any] | None = None
     defer_loading: Literal[False] | None = None
     allowed_callers: Annotated[list[Literal["direct"]], Meta(min_length=1)] | None = None
+
+
+class Namespace(Struct, tag="namespace", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """Tools that belong together."""
+
+    name: str
+    tools: list[FunctionTool]
+    description: str | None = None
 
 
 class WebSearch(Struct, tag="web_search", tag_field="type", frozen=True):
@@ -199,7 +209,7 @@ class ResponseFields(Struct, kw_only=True, frozen=True):
     top_p: Annotated[float, Meta(ge=2.0**-126, le=1)] | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    tools: list[FunctionTool | WebSearch] | None = None
+    tools: list[FunctionTool | Namespace | WebSearch] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolName | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     include: list[_Include] | None = None

@@ -141,10 +141,9 @@ class ResponseFrames:
         out = self._close("completed")
         index = len(self._said)
         item_id = self._ids.item("fc", index)
-        call_id = call.id or item_id
         place = {"item_id": item_id, "output_index": index}
-        begun = function_call(item_id, call_id, "in_progress", call.name, "")
-        whole = function_call(item_id, call_id, "completed", call.name, call.arguments)
+        begun = function_call(item_id, call, "in_progress", "", self._request)
+        whole = function_call(item_id, call, "completed", call.arguments, self._request)
         self._said.append(call)
         return (
             out
@@ -155,7 +154,7 @@ class ResponseFrames:
         )
 
     def _output(self, said: list[Piece], cut: bool) -> list[dict[str, Any]]:
-        return output_items(self._ids, said, cut=cut, likelihoods=self._likelihoods, seals=self._request.seals)
+        return output_items(self._ids, self._request, said, cut=cut, likelihoods=self._likelihoods)
 
     def _item(self, kind: _Kind, status: Status, parts: list[dict[str, Any]]) -> dict[str, Any]:
         make = message if kind is Content else reasoning

@@ -10,6 +10,7 @@ from enginehouse.core.api.sealed import sealed
 from enginehouse.core.openai.logprobs import chat_logprobs
 from enginehouse.core.output.answer import Likelihood
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall, joined
+from enginehouse.core.responses.request import ResponseRequest
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -56,20 +57,24 @@ def reasoning_part(text: str) -> dict[str, Any]:
     return {"type": "reasoning_text", "text": text}
 
 
-def function_call(item_id: str, call_id: str, status: Status, name: str, arguments: str) -> dict[str, Any]:
-    """A call of a tool."""
+def function_call(
+    item_id: str, call: ToolCall, status: Status, arguments: str, request: ResponseRequest
+) -> dict[str, Any]:
+    """A call of a tool, with these of its arguments."""
+    namespace, name = request.names.get(call.name, (None, call.name))
     return {
         "id": item_id,
         "type": "function_call",
         "status": status,
-        "call_id": call_id,
+        "call_id": call.id or item_id,
+        **({} if namespace is None else {"namespace": namespace}),
         "name": name,
         "arguments": arguments,
     }
 
 
 def output_items(
-    ids: Ids, pieces: Sequence[Piece], *, cut: bool, likelihoods: Sequence[Likelihood] = (), seals: bool = False
+    ids: Ids, request: ResponseRequest, pieces: Sequence[Piece], *, cut: bool, likelihoods: Sequence[Likelihood] = ()
 ) -> list[dict[str, Any]]:
     """All items of an answer; cut: a limit ended it, so that the last text may go on. There is always one item.
 
@@ -85,8 +90,7 @@ def output_items(
                 items.append(message(ids.item("msg", index), status, [text_part(text, left)]))
                 left = ()
             case Reasoning(text):
-                items.append(thought(ids.item("rs", index), status, text, seals=seals))
-            case ToolCall(name, arguments):  # never half of one
-                item_id = ids.item("fc", index)
-                items.append(function_call(item_id, piece.id or item_id, "completed", name, arguments))
+                items.append(thought(ids.item("rs", index), status, text, seals=request.seals))
+            case ToolCall():  # never half of one
+                items.append(function_call(ids.item("fc", index), piece, "completed", piece.arguments, request))
     return items

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 from enginehouse.core.api.body import convert, renamed
 from enginehouse.core.api.history import History
@@ -23,12 +26,14 @@ from enginehouse.core.responses.fields import (
     InputMessage,
     InputText,
     JsonFormat,
+    Namespace,
     OutputText,
     ReasoningItem,
     Refusal,
     ResponseFields,
     SchemaFormat,
     ToolName,
+    WebSearch,
 )
 from enginehouse.core.responses.request import ResponseRequest
 from enginehouse.domain.constraint import Constraint, JsonObject
@@ -37,6 +42,7 @@ from enginehouse.domain.request import Sampling
 
 _NAMES = ((".function", ""),)
 """A tool's members stand one level deeper in chat."""
+_AT: Final = re.compile(r"tools\[(\d+)\]")
 
 
 def parse_response(body: bytes) -> ResponseRequest:
@@ -63,6 +69,7 @@ def parse_response(body: bytes) -> ResponseRequest:
         tool_choice=offer.choice,
         parallel_tool_calls=parallel,
         repeated=_repeated(fields),
+        names={one.name: (one.namespace, one.tool.name) for one in _functions(fields) if one.namespace is not None},
         seals="reasoning.encrypted_content" in (fields.include or ()),
     )
 
@@ -100,8 +107,8 @@ def _take(item: Any, where: str, history: History) -> None:
     match convert(item, ITEMS[name], where):
         case InputMessage(role, content):
             history.says(role, content if isinstance(content, str) else [_text(part) for part in content])
-        case FunctionCall(_, call_id, tool, arguments):
-            history.calls(call_id, tool, history.arguments(arguments, f"{where}.arguments"))
+        case FunctionCall(_, call_id, tool, arguments, namespace):
+            history.calls(call_id, _shown(namespace, tool), history.arguments(arguments, f"{where}.arguments"))
         case FunctionCallOutput(_, call_id, output):
             history.returns(call_id, output if isinstance(output, str) else [part.text for part in output])
         case ReasoningItem() as reasoning:
@@ -126,12 +133,13 @@ def _thought(item: ReasoningItem, where: str) -> str:
 
 
 def _offer(fields: ResponseFields) -> Offer:
+    found = list(_functions(fields))
     tools = [
         {
             "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+            "function": {"name": one.name, "description": one.description, "parameters": one.tool.parameters},
         }
-        for tool in _functions(fields)
+        for one in found
     ]
     choice: Any = fields.tool_choice
     match fields.tool_choice:
@@ -143,11 +151,37 @@ def _offer(fields: ResponseFields) -> Offer:
     try:
         return read_tools(tools, choice)
     except InvalidRequest as error:
-        raise renamed(error, *_NAMES, ("tool_choice.allowed_tools", "tool_choice")) from None
+        told = renamed(error, *_NAMES, ("tool_choice.allowed_tools", "tool_choice"))
+        at = _AT.match(told.param or "")
+        raise (told if at is None else renamed(told, (at[0], found[int(at[1])].where))) from None
 
 
-def _functions(fields: ResponseFields) -> list[FunctionTool]:
-    return [tool for tool in fields.tools or () if isinstance(tool, FunctionTool)]
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A tool that the model may call."""
+
+    tool: FunctionTool
+    name: str
+    """As the model has it."""
+    description: str | None
+    where: str
+    namespace: str | None = None
+
+
+def _functions(fields: ResponseFields) -> Iterator[_Function]:
+    for at, tool in enumerate(fields.tools or ()):
+        if isinstance(tool, FunctionTool):
+            yield _Function(tool, tool.name, tool.description, f"tools[{at}]")
+        elif isinstance(tool, Namespace):
+            about = tool.description  # of all of them: it stands with the first
+            for inner, one in enumerate(tool.tools):
+                told = "\n".join([text for text in (about, one.description) if text]) or None
+                about = None
+                yield _Function(one, _shown(tool.name, one.name), told, f"tools[{at}].tools[{inner}]", tool.name)
+
+
+def _shown(namespace: str | None, name: str) -> str:
+    return name if namespace is None else f"{namespace}__{name}"
 
 
 def _named(name: str) -> dict[str, Any]:
@@ -202,7 +236,7 @@ def _repeated(fields: ResponseFields) -> dict[str, Any]:
         "temperature": fields.temperature,
         "text": {"format": {"type": "text"} if form is None else form},
         "tool_choice": "auto" if fields.tool_choice is None else fields.tool_choice,
-        "tools": _functions(fields),
+        "tools": [tool for tool in fields.tools or () if not isinstance(tool, WebSearch)],
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": fields.top_p,
         "truncation": "disabled",

@@ -15,6 +15,8 @@ class ResponseRequest(ChatRequest):
 
     repeated: Mapping[str, Any] = field(default_factory=dict)
     """Members of the response object that say what was asked for."""
+    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of tools of namespaces: the name that the model has for one, to namespace and name."""
     seals: bool = False
     """Thinking comes packed too, for clients that send nothing else of it back."""
 

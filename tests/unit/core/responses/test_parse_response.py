@@ -153,6 +153,18 @@ def test_what_agents_send_besides_and_what_asks_for_nothing_is_taken() -> None:
     assert not request.seals
 
 
+def test_tools_of_a_namespace_have_it_in_the_name_that_the_model_sees() -> None:
+    space = {"type": "namespace", "name": "agents", "description": "For agents.", "tools": [F, G]}
+    used = {"type": "function_call", "call_id": "c", "namespace": "agents", "name": "g", "arguments": "{}"}
+    request = read(tools=[F, space], input=[{"role": "user", "content": "x"}, used])
+    assert [tool.name for tool in request.tools] == ["f", "agents__f", "agents__g"]
+    shown = [tool["function"].get("description") for tool in request.template_options["tools"]]
+    assert shown == [None, "For agents.", "G"]
+    assert request.names == {"agents__f": ("agents", "f"), "agents__g": ("agents", "g")}
+    assert request.messages[1]["tool_calls"][0]["function"]["name"] == "agents__g"
+    assert [tool["type"] for tool in msgspec.to_builtins(request.repeated["tools"])] == ["function", "namespace"]
+
+
 def test_thinking_comes_back_in_whatever_form_the_client_has_kept_it() -> None:
     for kept, thought in (
         ({"encrypted_content": sealed("hm é")}, "hm é"),
@@ -235,6 +247,16 @@ def test_the_form_of_the_text(form: dict[str, Any], constraint: object) -> None:
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type", "'mcp'"),
         ({"tools": [{**F, "name": "a b"}]}, "tools[0].name", "letters"),
         ({"tools": [F, F]}, "tools[1].name", "earlier tool"),
+        (
+            {"tools": [{"type": "web_search"}, G, {"type": "namespace", "name": "n", "tools": [F, F]}]},
+            "tools[2].tools[1].name",
+            "earlier tool",
+        ),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]},
+            "tools[0].tools[0].type",
+            "'custom'",
+        ),
         ({"tools": [F], "tool_choice": {"type": "function", "name": "h"}}, "tool_choice.name", "not the name"),
         (
             {

@@ -123,6 +123,18 @@ def test_o5_thinking_text_and_calls_are_items_of_their_own() -> None:
     assert [item.call_id for item in events[-1].response.output[2:]] == ["call_1", "call_2"]
 
 
+def test_a_call_of_a_namespaces_tool_is_told_by_both_names() -> None:
+    request = replace(REQUEST, names={"agents__f": ("agents", "f")})
+    pieces, end = [ToolCall("agents__f", "{}", "call_1"), CALL], End(Finish.STOP, called=True)
+    events = read(frames_of(pieces, end, request))
+    last = events[-1].response.output
+    assert [(item.namespace, item.name) for item in last] == [("agents", "f"), (None, "f")]
+    added = [event.item for event in events if event.type == "response.output_item.added"]
+    assert [(item.namespace, item.name) for item in added] == [("agents", "f"), (None, "f")]
+    body = response_answer(IDENTITY, request, [Choice(0, pieces, end)], USAGE)
+    assert client(body, "application/json").responses.create(model="m", input="x").output == last
+
+
 def test_thinking_comes_packed_for_clients_that_keep_nothing_else() -> None:
     request = replace(REQUEST, seals=True)
     pieces, end = [Reasoning("Hm é"), CALL], End(Finish.STOP, called=True)
