@@ -9,7 +9,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, beta_tool
 from anthropic.types import Message
 
 from enginehouse.domain.engine import ProtocolName
@@ -162,6 +162,35 @@ def test_o5_a_coding_agents_first_two_requests(client: Anthropic) -> None:
         again = stream.get_final_message()
     assert [block.type for block in again.content] == ["thinking", "text"]
     assert again.stop_reason == "end_turn"
+
+
+def test_o5_the_clients_own_runner_of_tools(client: Anthropic) -> None:
+    """It begins with a thread, which servers keep; told that there are none here, it sends everything each time."""
+
+    @beta_tool
+    def read_file(path: str) -> str:
+        """Read a file."""
+        return f"the file says 42 ({path})"
+
+    runner = client.beta.messages.tool_runner(
+        model="mock",
+        max_tokens=500,
+        tools=[read_file],
+        messages=[{"role": "user", "content": "look into the file"}],
+    )
+    *_, last = runner
+    assert last.content[-1].type == "text"
+    assert last.content[-1].text == "It says 42."
+
+
+def test_o5_a_history_dumped_with_all_its_nulls(client: Anthropic) -> None:
+    messages: list[Any] = [{"role": "user", "content": "look into the file"}]
+    got = client.messages.create(model="mock", max_tokens=500, messages=messages, tools=TOOLS)
+    messages.append({"role": "assistant", "content": [block.model_dump() for block in got.content]})
+    result = {"type": "tool_result", "tool_use_id": got.content[-1].to_dict()["id"], "content": "the file says 42"}
+    messages.append({"role": "user", "content": [result]})
+    again = client.messages.create(model="mock", max_tokens=500, messages=messages, tools=TOOLS)
+    assert again.content[-1].to_dict() == {"type": "text", "text": "It says 42."}
 
 
 @pytest.mark.parametrize(("alone", "calls"), [(False, 2), (True, 1)])

@@ -170,6 +170,15 @@ def test_o5_a_coding_agents_first_two_requests(ask: Ask) -> None:
     assert again.output_text.strip() == "It says 42."
 
 
+@pytest.mark.parametrize("by_alias", [False, True])
+def test_o5_a_history_dumped_with_all_its_nulls(client: OpenAI, by_alias: bool) -> None:
+    items: list[Any] = [{"role": "user", "content": "look into the file", "type": None}]
+    got = client.responses.create(model="mock", input=items, tools=TOOLS)
+    items += [item.model_dump(by_alias=by_alias) for item in got.output]
+    items.append({"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "the file says 42"})
+    assert client.responses.create(model="mock", input=items, tools=TOOLS).output_text == "It says 42."
+
+
 @pytest.mark.parametrize(("parallel", "calls"), [(True, 2), (False, 1)])
 def test_o5_two_calls_unless_only_one_is_wanted(ask: Ask, parallel: bool, calls: int) -> None:
     got = ask("both files", tools=TOOLS, parallel_tool_calls=parallel)

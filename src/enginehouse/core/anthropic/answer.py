@@ -18,6 +18,9 @@ from enginehouse.wire.sse import to_json
 SIGNATURE: Final = "unsigned"
 """Of thinking. Clients leave thinking out of the history that has none; ours is not looked at when it comes back."""
 
+_NO_THREADS: Final = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+"""Clients that try a thread first look for this, and then send the whole conversation with each request."""
+
 _ERRORS: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -113,7 +116,10 @@ def error_answer(error: EnginehouseError) -> bytes:
     """
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     words = _does_not_fit(error) if isinstance(error, ContextLengthExceeded) else ""
-    return to_json({"type": "error", "error": {"type": kind, "message": f"{words}{error.message}"}})
+    told: dict[str, Any] = {"type": kind, "message": f"{words}{error.message}"}
+    if error.param == "thread":
+        told["details"] = _NO_THREADS
+    return to_json({"type": "error", "error": told})
 
 
 def _does_not_fit(error: ContextLengthExceeded) -> str:

@@ -185,10 +185,12 @@ _HARMLESS: Final[dict[str, tuple[Any, ...]]] = {
     "mcp_servers": ([],),
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
+    "thread": (),
 }
+_REASONS: Final = {"thread": "nothing is kept here, so send the whole conversation"}
 _LARGE: Final = frozenset({"messages", "system", "tools"})
 _IGNORED: Final = frozenset({"betas", "cache_control", "diagnostics", "user_profile_id", "workspace_id"})
 """Betas name features; the fields that they bring are taken or refused by themselves."""
 
-MESSAGES: Final = Body(MessageFields, _HARMLESS, _LARGE, ignored=_IGNORED)
-COUNT: Final = Body(CountFields, _HARMLESS, _LARGE, ignored=_IGNORED)
+MESSAGES: Final = Body(MessageFields, _HARMLESS, _LARGE, ignored=_IGNORED, reasons=_REASONS)
+COUNT: Final = Body(CountFields, _HARMLESS, _LARGE, ignored=_IGNORED, reasons=_REASONS)

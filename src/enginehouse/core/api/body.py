@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from enginehouse.core.openai.bounds import MAX_FIELD_BYTES, MAX_KEYS, MAX_VALUES, few_strings, plainly_few, values_in
+from enginehouse.core.openai.nulls import without_nulls
 from enginehouse.core.openai.prompts import read_many_ids, read_prompts
 from enginehouse.core.openai.refusals import kind, not_json, printable, shown, too_much
 from enginehouse.domain.errors import InvalidRequest
@@ -99,7 +100,11 @@ class Body(Generic[S]):
 def convert(value: Any, struct: type[S], where: str = "") -> S:
     """A value of this shape; where: the name of its place in the body. Raises InvalidRequest."""
     try:
-        return msgspec.convert(value, struct)
+        try:
+            return msgspec.convert(value, struct)
+        except msgspec.ValidationError:  # most bodies have no nulls that would be in the way
+            value = without_nulls(value, struct)
+            return msgspec.convert(value, struct)
     except msgspec.ValidationError as error:
         raise _wrong(str(error), value, struct, where) from None
     except RecursionError as error:

@@ -114,7 +114,7 @@ def _tool_calls(calls: Any, role: str, index: int, so_far: _Taken) -> list[dict[
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise _wrong(index, where, "must be an object of type 'function', with 'function.name' a string")
-        if call.get("type", "function") != "function":
+        if call.get("type") not in (None, "function"):
             raise _wrong(index, f"{where}.type", "must be 'function'")
         arguments = function.get("arguments")
         if arguments is None:

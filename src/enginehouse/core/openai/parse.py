@@ -32,6 +32,7 @@ from enginehouse.core.openai.fields import (
 )
 from enginehouse.core.openai.forms import constraint_of
 from enginehouse.core.openai.messages import read_messages
+from enginehouse.core.openai.nulls import without_nulls
 from enginehouse.core.openai.prompts import read_many_ids, read_prompts
 from enginehouse.core.openai.refusals import kind, not_json, settle, too_much, wrong_field
 from enginehouse.core.openai.requests import ChatRequest, CompletionRequest
@@ -134,7 +135,10 @@ def _read(body: bytes, shape: type[_F], known: frozenset[str]) -> _F:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise not_json(error) from None
     try:
-        return msgspec.convert(decoded, shape)
+        try:
+            return msgspec.convert(decoded, shape)
+        except msgspec.ValidationError:
+            return msgspec.convert(without_nulls(decoded, shape), shape)
     except msgspec.ValidationError as error:
         raise wrong_field(error, decoded) from None
     except RecursionError as error:

@@ -70,7 +70,7 @@ def _function(item: Any, where: str) -> dict[str, Any]:
     """`strict` is for servers, not for the model, and is not shown to it: calls that must be are always strict."""
     if not isinstance(item, dict):
         raise _wrong(where, f"is {kind(item)}; it must be an object with 'type' and 'function'")
-    if item.get("type", "function") != "function":
+    if item.get("type") not in (None, "function"):
         shown = f"is '{printable(item['type'])}'" if isinstance(item["type"], str) else f"is {kind(item['type'])}"
         raise InvalidRequest(
             f"'{where}.type' {shown}; {_ONLY_FUNCTIONS}", param=f"{where}.type", code="unsupported_value"

@@ -94,9 +94,11 @@ def _messages(fields: ResponseFields) -> tuple[dict[str, Any], ...]:
 
 
 def _take(item: Any, where: str, history: History) -> None:
-    name = item.get("type", "message") if isinstance(item, dict) else None
+    name = item.get("type") if isinstance(item, dict) else None
     if not isinstance(item, dict):
         raise InvalidRequest(f"'{where}' is {kind(item)}; it must be an object with a 'type'", param=where)
+    if name is None:
+        name = "message"
     if not isinstance(name, str) or name not in ITEMS:
         shown = f"'{printable(name)}'" if isinstance(name, str) else kind(name)
         raise InvalidRequest(

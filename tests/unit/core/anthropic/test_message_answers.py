@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from enginehouse.core.anthropic.answer import error_answer, message_answer
 from enginehouse.core.anthropic.frames import MessageFrames
+from enginehouse.core.anthropic.parse import parse_count, parse_message
 from enginehouse.core.anthropic.request import MessageRequest
 from enginehouse.core.api.sealed import unsealed
 from enginehouse.core.output.answer import Choice, End, Identity, News, Usage
@@ -181,6 +182,16 @@ def test_o8_errors_in_the_envelope_of_this_api(
     with pytest.raises(raised) as caught:
         client(body, "application/json", error.status).messages.create(**ASK)
     assert caught.value.status_code == error.status
+
+
+def test_threads_are_refused_in_the_words_that_clients_fall_back_on() -> None:
+    body = json.dumps({"model": "m", "thread": {"type": "create"}, "messages": ASK["messages"]}).encode()
+    for parse in (parse_message, parse_count):
+        with pytest.raises(errors.InvalidRequest) as caught:
+            parse(body)
+        error = json.loads(error_answer(caught.value))["error"]
+        assert "'thread' is not supported: nothing is kept here" in error["message"]
+        assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 def test_a_prompt_that_does_not_fit_is_told_in_the_words_that_agents_look_for() -> None:

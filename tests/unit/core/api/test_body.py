@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
-from enginehouse.core.api.body import Body, renamed
+from enginehouse.core.api.body import Body, convert, renamed
 from enginehouse.core.openai.bounds import MAX_FIELD_BYTES, MAX_KEYS, MAX_VALUES
 from enginehouse.domain.errors import ContextLengthExceeded, InvalidRequest
 
@@ -30,6 +30,7 @@ class Fields(Struct, kw_only=True):
     word: Literal["a", "b"] | Left | None = None
     on: bool | None = None
     counts: dict[str, Annotated[int, Meta(ge=1)]] | None = None
+    free: dict[str, Any] | None = None
     few: Annotated[list[int], Meta(min_length=1, max_length=2)] | None = None
 
 
@@ -135,6 +136,26 @@ def test_o8_what_is_wrong_is_said_with_its_place(
     fields: dict[str, Any], message: str, param: str, code: str | None
 ) -> None:
     assert refusal(json.dumps({"name": "n", **fields}).encode()) == (message, param, code)
+
+
+def test_null_is_the_same_as_leaving_out_wherever_it_stands() -> None:
+    got = read(
+        both=[{"type": "left", "x": 1, "new": None}, {"type": "right", "y": ["z"], "new": None, "x": None}],
+        word={"type": "left", "x": 2, "new": None},
+    )
+    assert got.both == [Left(1), Right(["z"])]
+    assert got.word == Left(2)
+    assert read(free={"a": None, "b": [{"c": None}]}, both=[{"type": "left", "x": 1, "new": None}]).free == {
+        "a": None,
+        "b": [{"c": None}],
+    }
+    assert convert({"type": "left", "x": 3, "new": None}, Left, "items[0]") == Left(3)
+    message, param, _ = refusal(
+        b'{"name": "n", "both": [{"type": "left", "x": 1, "a": null}, {"type": "left", "x": 1, "a": 1}]}'
+    )
+    assert (message, param) == ("'both[1].a' is not a known parameter", "both[1].a")
+    message, param, _ = refusal(b'{"name": "n", "both": [{"type": "left", "x": null}]}')
+    assert (message, param) == ("'both[0].x' is null; it must be a whole number", "both[0].x")
 
 
 @pytest.mark.parametrize(

@@ -584,3 +584,26 @@ def test_o8_values_about_as_deep_as_can_be_read_are_taken_or_refused(depth: int)
 def test_o8_whatever_the_bytes_only_a_400_comes_of_it(body: bytes) -> None:
     for parse in (parse_chat, parse_completion):
         refusal(body, parse)
+
+
+def test_null_within_parts_is_the_same_as_leaving_out() -> None:
+    function = {"name": "f", "arguments": "{}", "new": None}
+    got = parse_chat(
+        chat(
+            messages=[
+                {"role": "user", "content": [{"type": "text", "text": "x", "new": None}], "new": None},
+                {"role": "assistant", "tool_calls": [{"id": "a", "type": None, "new": None, "function": function}]},
+                {"role": "tool", "tool_call_id": "a", "content": "y", "new": None},
+            ],
+            tools=[{"type": None, "function": {"name": "f", "new": None}, "new": None}],
+            stream=True,
+            stream_options={"include_usage": True, "new": None},
+        )
+    )
+    assert got.include_usage
+    assert [sorted(message) for message in got.messages] == [
+        ["content", "role"],
+        ["role", "tool_calls"],
+        ["content", "role", "tool_call_id"],
+    ]
+    assert [tool.name for tool in got.tools] == ["f"]
