@@ -30,7 +30,7 @@ def completion_logprobs(
     """Of a text completion; before: characters of a prompt that stands before it, whose tokens may be given too."""
     everything = [*prompt, *tokens]
     return {
-        "tokens": [token.token for token in everything],
+        "tokens": [_name(token.token, token.raw) for token in everything],
         "token_logprobs": [token.logprob for token in everything],
         "top_logprobs": [_top(token) for token in everything],
         "text_offset": [*(token.offset for token in prompt), *(before + token.offset for token in tokens)],
@@ -38,11 +38,21 @@ def completion_logprobs(
 
 
 def _top(token: Likelihood) -> dict[str, float] | None:
-    """The token itself is always among them. Of tokens that look the same the likeliest counts."""
+    """The token itself is always among them, with its own value. Of others that look the same the likeliest counts."""
     if token.logprob is None:
         return None
     found: dict[str, float] = {}
-    for name, _, logprob in token.top:
-        found.setdefault(name, logprob)
-    found.setdefault(token.token, token.logprob)
+    for text, raw, logprob in token.top:
+        found.setdefault(_name(text, raw), logprob)
+    found[_name(token.token, token.raw)] = token.logprob
     return found
+
+
+def _name(text: str, raw: bytes) -> str:
+    """The token as a key: parts of characters, which all look the same as text, are told by their bytes."""
+    if "\ufffd" not in text:
+        return text
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join([chr(one) if 32 <= one < 127 and one != 92 else f"\\x{one:02x}" for one in raw])

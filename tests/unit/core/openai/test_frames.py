@@ -20,6 +20,7 @@ from enginehouse.core.openai.answers import (
 )
 from enginehouse.core.openai.chat_frames import ChatFrames
 from enginehouse.core.openai.completion_frames import CompletionFrames
+from enginehouse.core.openai.logprobs import completion_logprobs
 from enginehouse.core.output.answer import Choice, Echo, End, Identity, Likelihood, News, Usage
 from enginehouse.core.output.pieces import Content, Piece, Reasoning, ToolCall
 from enginehouse.domain.errors import (
@@ -220,10 +221,15 @@ def test_o10_completion_logprobs_with_the_prompt_before_them() -> None:
     text: Any = client(200, body, "application/json").completions.create(model="m", prompt="x")
     logprobs = text.choices[0].logprobs
     assert text.choices[0].text == "abHé"
-    assert logprobs.tokens == ["<s>", "ab", "Hé", "\ufffd"]
+    assert logprobs.tokens == ["<s>", "ab", "Hé", "bytes:\\xe2"]
     assert logprobs.token_logprobs == [None, -1.0, -0.5, -9999.0]
     assert logprobs.text_offset == [0, 0, 2, 4]
-    assert logprobs.top_logprobs == [None, {"ab": -1.0}, {"Hé": -0.5, "\ufffd": -2.0}, {"\ufffd": -0.25}]
+    assert logprobs.top_logprobs == [
+        None,
+        {"ab": -1.0},
+        {"Hé": -0.5, "bytes:\\xc3": -2.0},
+        {"bytes:\\xc3": -0.25, "bytes:\\xe2": -9999.0},
+    ]
     frames = CompletionFrames(TEXT)
     parts = (News((), (), [], choice.echo), News(choice.pieces, TOKENS[:1], [5]), News((), TOKENS[1:], [6]))
     chunks = [event["choices"][0] for part in parts for event in events(frames.news(0, part))]
@@ -232,6 +238,20 @@ def test_o10_completion_logprobs_with_the_prompt_before_them() -> None:
         assert [one for chunk in chunks for one in chunk["logprobs"][name]] == whole
     assert [token for chunk in chunks for token in chunk["token_ids"]] == [5, 6]
     assert chunks[0]["prompt_token_ids"] == [1, 2]
+
+
+def test_o10_tokens_of_a_completion_that_look_the_same() -> None:
+    """Parts of characters are told apart by their bytes; of two ids with equal bytes the one that was taken counts."""
+    parts = [("\ufffd", raw, -float(at)) for at, raw in enumerate((b"\xf0\x9f", b"\xf0", b" \\\xf0", b"\xef\xbf\xbd"))]
+    taken = Likelihood("a", b"a", -5.0, (("a", b"a", -4.0), *parts), 1, 0)
+    (top,) = completion_logprobs([taken])["top_logprobs"]
+    assert top == {
+        "a": -5.0,
+        "bytes:\\xf0\\x9f": 0.0,
+        "bytes:\\xf0": -1.0,
+        "bytes: \\x5c\\xf0": -2.0,
+        "\ufffd": -3.0,
+    }
 
 
 def test_token_ids_of_a_chat_stand_in_the_choice_and_those_of_its_prompt_beside_it() -> None:
