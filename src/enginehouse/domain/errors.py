@@ -190,6 +190,15 @@ class EngineFailed(EngineError):
     default_code = "engine_failed"
 
 
+class ConstraintFailed(EngineFailed):
+    """It failed a request before the answer began, and had to hold that answer to a constraint. Most likely it cannot
+    compile it, and no engine can. Nothing speaks against the engine."""
+
+    status = 400
+    type = "invalid_request_error"
+    default_code = "invalid_constraint"
+
+
 class AdapterNotLoaded(EngineError):
     """It has not loaded the adapter that was asked for, or no longer. Nothing speaks against the engine."""
 

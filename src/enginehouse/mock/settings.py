@@ -27,6 +27,9 @@ class Faults(HandoverFaults):
     """Go silent on a request once it has this many tokens; its stream stays open."""
     error_after_tokens: int = 0
     """Fail a request with an internal error once it has this many tokens."""
+    fail_constrained: bool = False
+    """Fail what is to be held to a constraint with an internal error before its first token, as engines do whose
+    grammar library leaves no token. Other requests are served."""
     vanish_after_tokens: int = 0
     """End a request's stream with status OK and no terminal message once it has this many tokens."""
     die_after_tokens: int = 0

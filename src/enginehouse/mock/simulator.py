@@ -286,6 +286,9 @@ class Simulator:
         if faults.error_after_tokens and position >= faults.error_after_tokens:
             self._finish(answer, End.ERROR)
             return True
+        if faults.fail_constrained and answer.job.wishes.constraint is not None and not position:
+            self._finish(answer, End.ERROR)
+            return True
         if faults.vanish_after_tokens and position >= faults.vanish_after_tokens:
             self._finish(answer, End.VANISHED)
             return True

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from enginehouse.core.constrained import told
 from enginehouse.core.kv.knowledge import Knowledge
 from enginehouse.core.kv.prompt import KvPrompt
 from enginehouse.core.membership.roles import Topology
@@ -21,7 +22,7 @@ from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.pairs import Busy, NoPrefill, PairDecision
 from enginehouse.core.routing.policy import AllExcluded, AllFull, RoutingSettings
-from enginehouse.domain.errors import ModelNotFound
+from enginehouse.domain.errors import ConstraintFailed, EngineError, ModelNotFound
 from enginehouse.domain.kv import namespace
 from enginehouse.domain.stream import Embedding
 from enginehouse.ports import RequestMeter
@@ -148,11 +149,15 @@ class Generator:
                 await work.run(prompt, meter)
                 if work.attempt.bug is not None:
                     raise work.attempt.bug
-                work.report()
-                if work.attempt.error is None:
+                error = work.attempt.error
+                if error is not None:
+                    error = told(error, request.constraint_field, begun=work.attempt.tokens > 0)
+                if not isinstance(error, ConstraintFailed):
+                    work.report()
+                if error is None:
                     return work, Outcome(work.engine, tried.attempts, choice, work.attempt.tokens)
                 self._exclude(sought, work.blamed(), tried)
-                self._failed(work, tried, meter)
+                self._failed(work, error, tried, meter)
                 since = loop.time()
         finally:
             self._waiting.passed(tried)
@@ -210,15 +215,16 @@ class Generator:
             keys = next((way for way in ways if self._chooser.left(sought, tried.excluded.union(way))), keys)
         tried.excluded.update(keys)
 
-    def _failed(self, work: Work, tried: Tried, meter: RequestMeter) -> None:
+    def _failed(self, work: Work, error: EngineError, tried: Tried, meter: RequestMeter) -> None:
         """Raises the error, unless the request may be tried again."""
-        error = tried.error = work.attempt.error
-        assert error is not None
+        tried.error = error
+        tried.unheld += isinstance(error, ConstraintFailed)
         code, part = error.code or type(error).__name__, work.failed_part
         if part is not None:
             meter.leg_failed(part, code)
         sent = work.attempt.answer.sent
-        if not may_retry(error, sent=sent, attempts=tried.attempts, max_attempts=self._settings.attempts):
+        most = self._settings.attempts
+        if not may_retry(error, sent=sent, attempts=tried.attempts, max_attempts=most, unheld=tried.unheld):
             raise error
         meter.retried(code, part)
         log.info(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from enginehouse.core.openai.needs import ability_of
 from enginehouse.core.routing.decision import Decision
 from enginehouse.core.routing.pairs import Alone, PairDecision
 from enginehouse.domain.engine import Ability
@@ -52,6 +53,15 @@ class TokenRequest:
     """The client's field behind a need, to name in errors; without it the ability's own name."""
     lora: str | None = None
     """Only engines that have this adapter loaded may be chosen; None: the model itself is asked."""
+
+    @property
+    def constraint_field(self) -> str | None:
+        """The client's field that says what the answer must be; None: it may be anything."""
+        constraint = self.sampling.constraint
+        if constraint is None:
+            return None
+        ability = ability_of(constraint)
+        return self.params.get(ability, ability.value)
 
 
 class Outdated(Exception):

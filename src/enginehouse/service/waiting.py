@@ -34,6 +34,8 @@ class Tried:
     excluded: set[tuple[str, int]] = field(default_factory=set)
     """Id and incarnation of engines that failed it."""
     attempts: int = 0
+    unheld: int = 0
+    """Attempts that ended with ConstraintFailed."""
     error: EngineError | None = None
     """The last attempt's."""
     seen: int = 0

@@ -42,7 +42,7 @@ def needs(request: Request) -> frozenset[Ability]:
     if sampling.priority:
         wanted.add(Ability.PRIORITY)
     if sampling.constraint is not None:
-        wanted.add(_of(sampling.constraint))
+        wanted.add(ability_of(sampling.constraint))
     return _PLAIN | wanted if wanted else _PLAIN
 
 
@@ -55,7 +55,8 @@ def asks_for(request: Request, ability: Ability) -> str:
     return "model" if ability is Ability.GENERATE else ability.value
 
 
-def _of(constraint: Constraint) -> Ability:
+def ability_of(constraint: Constraint) -> Ability:
+    """What an engine must be able to, to hold an answer to it."""
     match constraint:
         case JsonSchema():
             return Ability.JSON_SCHEMA

@@ -1,0 +1,46 @@
+"""Decides whether a failure is the engine's, or that of what the client wants the answer held to.
+
+Engines compile constraints when a request is already theirs. What their library accepts and then cannot go on with
+(a grammar without an end, a class without a character) ends as an internal error, as if the engine were at fault.
+"""
+
+from __future__ import annotations
+
+from enginehouse.domain.errors import ConstraintFailed, EngineError, EngineFailed, EngineRejected, HandoverFailed
+from enginehouse.domain.link import LinkError, LinkErrorKind
+
+
+def told(error: EngineError, field: str | None, *, begun: bool) -> EngineError:
+    """The failure as client and fleet should hear of it.
+
+    field: the client's, of which the constraint comes; None: there is none. begun: a token of the answer came, so the
+    constraint was compiled.
+    """
+    if field is None:
+        return error
+    if not begun and _may_be_the_constraint(error):
+        made = ConstraintFailed(
+            f"'{field}' cannot be served: the engine failed while it held the answer to it, so most likely it cannot"
+            " compile it; what is wanted must have an end, and some text must fit it",
+            param=field,
+        )
+        made.__cause__ = error
+        return made
+    if isinstance(error, EngineRejected) and error.param is None and not _too_large(error):
+        error.param = field
+    return error
+
+
+def _may_be_the_constraint(error: EngineError) -> bool:
+    """An engine that answers, and says no more than that it failed.
+
+    A hand-over counts that is only presumed to be what failed, as the engine did not say.
+    """
+    if isinstance(error, HandoverFailed):
+        return type(error.__cause__) is EngineFailed
+    return type(error) is EngineFailed
+
+
+def _too_large(error: EngineError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, LinkError) and cause.kind is LinkErrorKind.TOO_LARGE
