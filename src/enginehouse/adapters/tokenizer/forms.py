@@ -6,7 +6,10 @@ template was written for some of that, shows the rest wrongly, loses it, or fail
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from enginehouse.core.openai.arguments import written
@@ -18,7 +21,10 @@ _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 """What earlier answers thought: clients and templates disagree about its name, so each of them gets to see it."""
 _WORD: Final = "b7e1probe"
 _KEY: Final = "b7e1key"
-_ID: Final = "b7e1prob0"  # some templates insist on nine letters and digits
+_ID: Final = "b7e1prob0"
+_LONG_ID: Final = "call_b7e1probe"
+_SHORT: Final = re.compile("[A-Za-z0-9]{9}")
+"""Ids of calls that the templates of one maker insist on."""
 _TOOL: Final = {"type": "function", "function": {"name": _WORD, "description": "", "parameters": {"type": "object"}}}
 _ABSENT: Final = object()
 
@@ -40,9 +46,12 @@ class Forms:
         found = self._probe_calls()
         self._text_arguments: bool
         self._no_content: Any
-        self._text_arguments, self._no_content = found or (False, _ABSENT)
+        self._text_arguments, self._no_content = found or (False, "")
         self._keeps_empty = found is None or self._calls_show("", text=self._text_arguments)
         """Calls are shown beside content that is an empty string, if anywhere."""
+        self._short_ids = found is not None and not self._calls_show(
+            self._no_content, text=self._text_arguments, call_id=_LONG_ID
+        )
 
     def prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message as this template reads it."""
@@ -52,6 +61,8 @@ class Forms:
         calls = prepared.get("tool_calls")
         if calls:
             self._prepare_call(prepared, calls)
+        if self._short_ids and isinstance(prepared.get("tool_call_id"), str):
+            prepared["tool_call_id"] = _short(prepared["tool_call_id"])
         if "content" in prepared:
             prepared["content"] = self._content(prepared["content"], prepared["role"])
         reasoning = next((prepared[name] for name in _REASONING if prepared.get(name) is not None), None)
@@ -78,6 +89,11 @@ class Forms:
                 {**call, "function": {**call["function"], "arguments": written(call["function"]["arguments"])}}
                 for call in calls
             ]
+        if self._short_ids:
+            message["tool_calls"] = [
+                {**call, "id": _short(call["id"])} if isinstance(call.get("id"), str) else call
+                for call in message["tool_calls"]
+            ]
 
     # How it was found out.
 
@@ -103,11 +119,12 @@ class Forms:
                     return text, content
         return None
 
-    def _calls_show(self, content: Any, *, text: bool) -> bool:
+    def _calls_show(self, content: Any, *, text: bool, call_id: str = _ID) -> bool:
         arguments = {_KEY: "v"}
-        call = {**_CALL, "function": {"name": _WORD, "arguments": written(arguments) if text else arguments}}
+        function = {"name": _WORD, "arguments": written(arguments) if text else arguments}
+        call = {**_CALL, "id": call_id, "function": function}
         message = {"role": "assistant", "tool_calls": [call]} | ({} if content is _ABSENT else {"content": content})
-        shown = self._try([self._ask, message, _RESULT])
+        shown = self._try([self._ask, message, {**_RESULT, "tool_call_id": call_id}])
         return _KEY in shown and f"{{'{_KEY}'" not in shown  # not as Python writes it
 
     def _try(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -117,6 +134,13 @@ class Forms:
             return self._render(messages, tools)
         except Exception:  # a template may insist on anything; then it gets what most of them read
             return ""
+
+
+def _short(call_id: str) -> str:
+    """An id of nine letters and digits for any other: always the same, so that a prompt begins as it did before."""
+    if _SHORT.fullmatch(call_id):
+        return call_id
+    return base64.b32encode(sha256(call_id.encode(errors="surrogatepass")).digest()).decode().lower()[:9]
 
 
 _CALL: Final = {"id": _ID, "type": "function", "function": {"name": "f", "arguments": {}}}

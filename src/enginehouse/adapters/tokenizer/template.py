@@ -6,10 +6,12 @@ fault as far as a client can see; only the words that a template itself raises a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
+from jinja2 import UndefinedError
 
 from enginehouse.adapters.tokenizer.environment import Refused, compiled
 from enginehouse.adapters.tokenizer.forms import Forms
@@ -17,6 +19,8 @@ from enginehouse.core.openai.refusals import printable
 from enginehouse.domain.errors import InvalidRequest
 
 log = structlog.get_logger("enginehouse.tokenizer")
+
+_NAMED_TOKEN: Final = re.compile(r"'(\w+_token)' is undefined")
 
 _END: Final = "b7e1continues "
 """Put behind the text that is to go on, to be found again in what the template makes of it. Whether the space at its
@@ -55,12 +59,16 @@ class ChatTemplate:
             ) from None
         except RecursionError:
             raise InvalidRequest("'messages' are nested too deeply for the chat template", param="messages") from None
+        except UndefinedError as error:
+            if missing := _NAMED_TOKEN.fullmatch(error.message or ""):
+                raise InvalidRequest(
+                    f"the model's chat template needs '{missing[1]}', which the files of its tokenizer do not name; "
+                    "that is for the operator of this server to mend",
+                    param="messages",
+                ) from None
+            raise _cannot_render(error) from None
         except Exception as error:  # whatever a template can do wrong, with messages that it was not written for
-            log.info("chat template failed", error=type(error).__name__)
-            raise InvalidRequest(
-                "the model's chat template cannot render these messages; check roles, their order and 'content'",
-                param="messages",
-            ) from None
+            raise _cannot_render(error) from None
 
     def _render(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
         tools, documents = options.get("tools"), options.get("documents")
@@ -85,6 +93,14 @@ def _mark_end(message: dict[str, Any]) -> str:
             message["content"] = [*before, {**last, "text": text + _END}]
             return text
     raise _cannot_go_on("it has no text")
+
+
+def _cannot_render(error: Exception) -> InvalidRequest:
+    log.info("chat template failed", error=type(error).__name__)
+    return InvalidRequest(
+        "the model's chat template cannot render these messages; check roles, their order and 'content'",
+        param="messages",
+    )
 
 
 def _cannot_go_on(why: str) -> InvalidRequest:

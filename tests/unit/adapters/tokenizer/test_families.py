@@ -42,6 +42,8 @@ class Family:
     text_arguments: bool = False
     null_content: bool = False
     """Calls are seen only beside content that is null, which `transformers` takes out of messages by now."""
+    needs_content: bool = False
+    """It has no place for calls, and fails where they stand without content."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -58,7 +60,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": Family(developer=True),
     "granite33": Family(),
     "hermes3": Family(),
-    "idefics": Family(parts=ROLES, only_parts=True),
+    "idefics": Family(parts=ROLES, only_parts=True, needs_content=True),
     "kimi_k2": Family(parts=ROLES),
     "llama2": Family(),
     "llama31": Family(),
@@ -67,13 +69,13 @@ FAMILIES: dict[str, Family] = {
     "minimax_m2": Family(parts=ROLES),
     "mistral_v3": Family(),
     "nemotron": Family(),
-    "phi4": Family(),
+    "phi4": Family(needs_content=True),
     "phi4_mini": Family(),
     "qwen25": Family(),
     "qwen3": Family(),
     "qwen3_coder": Family(),
     "smollm3": Family(),
-    "zephyr": Family(),
+    "zephyr": Family(needs_content=True),
 }
 
 USER = {"role": "user", "content": " What's <b>the</b> weather & 天気 in {{ Zürich }}? 🚂\n"}
@@ -229,6 +231,8 @@ def as_read(message: dict[str, Any], family: Family) -> dict[str, Any]:
     message = {key: value for key, value in message.items() if value is not None}
     if message["role"] == "developer" and not family.developer:
         message["role"] = "system"
+    if family.needs_content and "tool_calls" in message:
+        message.setdefault("content", "")
     content = message.get("content")
     role = "system" if message["role"] == "developer" else message["role"]
     if isinstance(content, list) and role not in family.parts:
