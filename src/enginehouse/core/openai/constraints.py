@@ -57,7 +57,9 @@ def _response_format(value: Any, where: str) -> Constraint | None:
         raise _wrong(where, f"is {kind(value)}; it must be an object, e.g. {{'type': 'json_object'}}")
     form = value.get("type")
     if form not in _FORMATS:
-        problem = "is missing" if form is None else "is not known" if isinstance(form, str) else f"is {kind(form)}"
+        problem = (
+            "is missing" if form is None else f"is '{printable(form)}'" if isinstance(form, str) else f"is {kind(form)}"
+        )
         raise _wrong(f"{where}.type", f"{problem}; it must be one of {', '.join(_FORMATS)}")
     if form == "structural_tag":
         return _structural_tag(value, where)

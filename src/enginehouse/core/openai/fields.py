@@ -86,6 +86,7 @@ class Fields(Struct, kw_only=True, frozen=True):
     metadata: dict[str, Any] | None = None
     safety_identifier: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
 
 
 class ChatFields(Fields, kw_only=True, frozen=True):
@@ -170,6 +171,7 @@ RIGHT: Final[dict[str, str]] = {
     "safety_identifier": "a string",
     "prompt_cache_key": "a string",
     "prompt_cache_retention": "a string",
+    "prompt_cache_options": "an object",
 }
 """For each field, and each field of an object in it, what would be right."""
 
@@ -180,5 +182,6 @@ IGNORED: Final[dict[str, Any]] = {
     "metadata": {},
     "safety_identifier": "",
     "prompt_cache_retention": "",
+    "prompt_cache_options": {},
 }
 """Fields of which only the type counts, each with a value that stands for whatever a client gives."""

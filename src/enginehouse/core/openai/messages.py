@@ -48,7 +48,9 @@ def _message(message: Any, index: int, so_far: _Taken) -> dict[str, Any]:
         raise _wrong(index, "", f"is {kind(message)}; it must be an object with 'role' and 'content'")
     role = message.get("role")
     if role not in ROLES:
-        problem = "is missing" if role is None else "is not known" if isinstance(role, str) else f"is {kind(role)}"
+        problem = (
+            "is missing" if role is None else f"is '{printable(role)}'" if isinstance(role, str) else f"is {kind(role)}"
+        )
         raise _wrong(index, ".role", f"{problem}; it must be one of {', '.join(ROLES)}")
     taken: dict[str, Any] = {"role": role}
     if message.get("content") is not None or not (role == "assistant" and message.get("tool_calls")):

@@ -23,6 +23,7 @@ UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
+    "moderation": (),
     "store": _NO,
     "service_tier": ("auto", "default"),
     "verbosity": ("medium",),
@@ -163,7 +164,9 @@ def wrong_field(error: msgspec.ValidationError, body: Mapping[str, Any]) -> Inva
         return InvalidRequest(f"'{name}' is not a known parameter", param=name, code="unknown_parameter")
     right, top = (RIGHT[path], path) if path in RIGHT else (RIGHT[top], top)
     subject = "it" if path == top else f"'{top}'"
-    return InvalidRequest(f"'{path}' is {shown(_at(body, path))}; {subject} must be {right}", param=top)
+    value = _at(body, path)
+    got = f"'{printable(value)}'" if what.startswith("Invalid ") and isinstance(value, str) else shown(value)
+    return InvalidRequest(f"'{path}' is {got}; {subject} must be {right}", param=top)
 
 
 def wrong_value(name: str, value: object) -> InvalidRequest:

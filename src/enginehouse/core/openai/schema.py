@@ -112,7 +112,8 @@ def check_schema(schema: Any, where: str) -> None:
             if key in _PLAIN:
                 right, words = _PLAIN[key]
                 if not right(value):
-                    raise _wrong(f"{place}.{key}", f"is {_shown(value)}; it must be {words}")
+                    got = f"'{printable(value)}'" if key == "type" and isinstance(value, str) else _shown(value)
+                    raise _wrong(f"{place}.{key}", f"is {got}; it must be {words}")
         if "$ref" in inner:
             _check_ref(schema, inner["$ref"], f"{place}.$ref", followed)
         todo.extend((found, place + step, depth + 1) for found, step in _inside(inner, place))

@@ -108,13 +108,14 @@ def _choice(choice: Any, known: dict[str, Any]) -> tuple[ToolChoice, frozenset[s
             return ToolChoice(ToolChoiceMode.NAMED, name), None
         case {"type": "allowed_tools"}:
             return _allowed(choice.get("allowed_tools"), known)
-        case {"type": _}:
+        case {"type": other}:
+            told = f"'{printable(other)}'" if isinstance(other, str) else kind(other)
             raise InvalidRequest(
-                f"'tool_choice.type' is not known; {_ONLY_FUNCTIONS}",
+                f"'tool_choice.type' is {told}; {_ONLY_FUNCTIONS}",
                 param="tool_choice.type",
                 code="unsupported_value",
             )
-    shown = "not one of the choices" if isinstance(choice, str) else kind(choice)
+    shown = f"'{printable(choice)}'" if isinstance(choice, str) else kind(choice)
     raise _wrong("tool_choice", f"is {shown}; it must be {_CHOICES}")
 
 

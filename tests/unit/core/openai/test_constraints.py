@@ -80,7 +80,7 @@ def test_older_structural_tags_are_taken_as_they_are() -> None:
     [
         ("response_format", "json_object", "response_format", "is a string"),
         ("response_format", {}, "response_format.type", "is missing"),
-        ("response_format", {"type": "yaml"}, "response_format.type", "is not known; it must be one of text"),
+        ("response_format", {"type": "yaml"}, "response_format.type", "is 'yaml'; it must be one of text"),
         ("response_format", {"type": ["text"]}, "response_format.type", "is a list"),
         ("response_format", {"type": "json_object", "schema": {}}, "response_format.schema", "not a known"),
         ("response_format", {"type": "json_schema"}, "response_format.json_schema", "is missing"),

@@ -83,7 +83,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
     [
         ("hello", "messages[1]", "is a string"),
         ({}, "messages[1].role", "missing"),
-        ({"role": "robot", "content": "x"}, "messages[1].role", "not known"),
+        ({"role": "robot", "content": "x"}, "messages[1].role", "is 'robot'"),
         ({"role": ["user"], "content": "x"}, "messages[1].role", "is a list"),
         ({"role": "user"}, "messages[1].content", "missing"),
         ({"role": "user", "content": None}, "messages[1].content", "missing"),

@@ -212,7 +212,12 @@ def test_unknown_parameters_are_refused_by_name(name: str) -> None:
 
 
 def test_notes_to_the_provider_are_taken() -> None:
-    notes = {"metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_retention": "24h"}
+    notes = {
+        "metadata": {"a": "b"},
+        "safety_identifier": "s",
+        "prompt_cache_retention": "24h",
+        "prompt_cache_options": {},
+    }
     assert parse_chat(chat(**notes)) == parse_chat(chat())
 
 
@@ -607,3 +612,18 @@ def test_null_within_parts_is_the_same_as_leaving_out() -> None:
         ["content", "role", "tool_call_id"],
     ]
     assert [tool.name for tool in got.tools] == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reasoning_effort": "hi"}, "'reasoning_effort' is 'hi'; it must be one of none, minimal"),
+        ({"messages": [{"role": "usr", "content": "x"}]}, "'messages[0].role' is 'usr'; it must be one of system"),
+        ({"tool_choice": {"type": "any"}}, "'tool_choice.type' is 'any'; only tools of type 'function'"),
+        ({"moderation": {}}, "'moderation' is not supported"),
+        ({"user": ["secret"]}, "'user' is a list of 1"),
+        ({"temperature": "secret"}, "'temperature' is a string of 6 characters"),
+    ],
+)
+def test_o8_a_value_that_is_none_of_a_few_is_told_and_no_other_text(fields: dict[str, Any], message: str) -> None:
+    assert refusal(chat(**fields)).message.startswith(message)

@@ -48,7 +48,7 @@ def test_what_is_a_schema_is_taken(schema: Any) -> None:
     [
         ([], "x", "is a list"),
         (True, "x", "is a boolean"),
-        ({"type": "strnig"}, "x.type", "is a string; it must be one of array"),
+        ({"type": "strnig"}, "x.type", "is 'strnig'; it must be one of array"),
         ({"type": []}, "x.type", "is a list"),
         ({"type": ["string", "string"]}, "x.type", "a list"),
         ({"properties": []}, "x.properties", "is a list; it must be an object of schemas"),

@@ -140,7 +140,7 @@ def test_a_named_tool_leaves_its_arguments() -> None:
         ({"tools": [tool(), tool()]}, "tools[1].function.name", "earlier tool"),
         ({"tools": [tool(f"t{at}") for at in range(1025)]}, "tools", "at most 1024"),
         ({"tool_choice": "required"}, "tool_choice", "there are no 'tools'"),
-        ({"tools": [tool()], "tool_choice": "any"}, "tool_choice", "not one of the choices; it must be none, auto"),
+        ({"tools": [tool()], "tool_choice": "any"}, "tool_choice", "is 'any'; it must be none, auto"),
         ({"tools": [tool()], "tool_choice": 5}, "tool_choice", "is a number"),
         ({"tools": [tool()], "tool_choice": {}}, "tool_choice", "is an object"),
         ({"tools": [tool()], "tool_choice": {"type": "custom"}}, "tool_choice.type", "only tools of type"),
