@@ -360,6 +360,13 @@ def test_the_table_shows_what_comes_next() -> None:
     assert rows["pods"].split()[:5] == ["pods", "watching", "2.0s", "4", "-"]
 
 
+def test_the_table_of_engines_says_what_reads_calls_and_thinking() -> None:
+    parsers = {"tool_parser": {"name": "hermes", "by": "template"}, "reasoning_parser": {"name": None, "by": None}}
+    lines = render(page(model={"model": "qwen", **parsers}))
+    assert lines[1] == "parsers: tool hermes (by template), reasoning none"
+    assert render(page(model={"model": "qwen", "tool_parser": None, "reasoning_parser": None}))[1] == ""
+
+
 def test_an_empty_fleet_is_said_in_words() -> None:
     lines = list(render(page(model=None, ready=False, reasons=["no engine serves"])))
     assert lines[0].startswith("no model yet,")

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from enginehouse.core.kv.view import KvView
+from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.openai.answers import ModelEntry, error_body, model_body, models_list
 from enginehouse.core.openai.refusals import printable
 from enginehouse.core.routing.ledger import Ledger
@@ -19,7 +20,7 @@ from enginehouse.http.loads import Loads, by_engine
 from enginehouse.service.drain import Readiness
 from enginehouse.service.fleet import Fleet
 from enginehouse.service.membership import EngineView, FeedView
-from enginehouse.service.models import Models
+from enginehouse.service.models import Models, ServedModel
 from enginehouse.service.pools_view import PoolsView
 
 JSON = "application/json"
@@ -100,7 +101,7 @@ class Admin:
             {
                 "ready": not reasons,
                 "reasons": reasons,
-                "model": None if card is None else msgspec.to_builtins(card),
+                "model": None if card is None else _model(card, self._models.current),
                 "topology": {"name": view.topology, "why": view.topology_reason},
                 "policy": self._policy,
                 # A request on two engines is charged to both; the one that prefills is not asked for its answer.
@@ -127,6 +128,19 @@ class Admin:
             for name in self._models.adapters
         ]
         return [*names, *adapters]
+
+
+def _model(card: ModelCard, served: ServedModel | None) -> dict[str, Any]:
+    """What engines report, but for the parsers: those that are in force, and by whose word.
+
+    Null while there is no tokenizer.
+    """
+    selected = None if served is None else served.selected
+    return {
+        **msgspec.to_builtins(card),
+        "tool_parser": None if selected is None else msgspec.to_builtins(selected.tools),
+        "reasoning_parser": None if selected is None else msgspec.to_builtins(selected.reasoning),
+    }
 
 
 def _engine(engine: EngineView, loads: Loads, kv: KvView | None, pools: PoolsView | None) -> dict[str, Any]:

@@ -29,6 +29,9 @@ def _lines(page: Page) -> Iterator[str]:
     model = page["model"]["model"] if page["model"] else "no model yet"
     state = "ready" if page["ready"] else "not ready: " + "; ".join(page["reasons"])
     yield f"{model}, {page['topology']['name']}, {page['policy']}, {page['requests_in_flight']} in flight, {state}"
+    tool, reasoning = ((page["model"] or {}).get(name) for name in ("tool_parser", "reasoning_parser"))
+    if tool and reasoning:
+        yield f"parsers: tool {_parser(tool)}, reasoning {_parser(reasoning)}"
     index, pools = page.get("kv_index"), page.get("pools")
     kv = ("KV",) if index else ()
     if pools:
@@ -51,6 +54,11 @@ def _lines(page: Page) -> Iterator[str]:
     if page["feeds"]:
         yield ""
         yield from table(("FEED", "STATE", "AGE", "LISTINGS", "NEXT", "ERROR"), map(feed_row, page["feeds"]))
+
+
+def _parser(parser: Page) -> str:
+    name = parser["name"] or "none"
+    return f"{name} (by {parser['by']})" if parser["by"] else name
 
 
 def _pools(page: Page, pools: Page, kv: Sequence[str]) -> Iterator[str]:

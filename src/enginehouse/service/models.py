@@ -11,7 +11,7 @@ import structlog
 
 from enginehouse.core.membership.card import ModelCard
 from enginehouse.core.output.family import Family
-from enginehouse.core.output.selection import FormatSettings, select
+from enginehouse.core.output.selection import FormatSettings, Selection, select
 from enginehouse.domain.engine import Role
 from enginehouse.domain.errors import EngineError, NoEngine
 from enginehouse.ports import Tokenizer
@@ -38,10 +38,15 @@ class ServedModel:
     tokenizer: Tokenizer
     created: int
     """Unix seconds."""
-    formats: Family = field(default_factory=Family)
-    """In which the model writes thinking and calls."""
+    selected: Selection = field(default_factory=Selection)
+    """The formats in which the model writes thinking and calls, and who has named them."""
     lora: str | None = None
     """The adapter that was asked for; None: the model itself."""
+
+    @property
+    def formats(self) -> Family:
+        """In which the model writes thinking and calls."""
+        return self.selected.formats
 
     @property
     def name(self) -> str:
@@ -161,8 +166,10 @@ class Models:
         if before is not None and _serves(before, card):
             told = before.card.tool_parser, before.card.reasoning_parser
             same = told == (card.tool_parser, card.reasoning_parser)
-            formats = before.formats if same else self._select(card, before.tokenizer)
-            self._loaded.publish(replace(before, card=card, formats=formats))
+            selected = before.selected if same else self._select(card, before.tokenizer)
+            self._loaded.publish(replace(before, card=card, selected=selected))
+            if selected != before.selected:
+                log.info("parsers changed", model=card.model, **_parsers(selected))
             return
         members = self._fleet.serving.get()
         member = members[self._tries % len(members)] if members else None
@@ -171,14 +178,26 @@ class Models:
         if card.tokenizer_digest not in (None, tokenizer.digest):
             log.warning("tokenizer differs from the engines' own", ours=tokenizer.digest, theirs=card.tokenizer_digest)
         self._problem = None
-        self._loaded.publish(ServedModel(card, tokenizer, int(time.time()), self._select(card, tokenizer)))
-        log.info("model ready", model=card.model, context_length=card.context_length, vocabulary=tokenizer.vocab_size)
+        selected = self._select(card, tokenizer)
+        self._loaded.publish(ServedModel(card, tokenizer, int(time.time()), selected))
+        log.info(
+            "model ready",
+            model=card.model,
+            context_length=card.context_length,
+            vocabulary=tokenizer.vocab_size,
+            **_parsers(selected),
+        )
 
-    def _select(self, card: ModelCard, tokenizer: Tokenizer) -> Family:
-        formats, unknown = select(self._formats, card.tool_parser, card.reasoning_parser, tokenizer.chat_template)
-        for sentence in unknown:
+    def _select(self, card: ModelCard, tokenizer: Tokenizer) -> Selection:
+        selected = select(self._formats, card.tool_parser, card.reasoning_parser, tokenizer.chat_template)
+        for sentence in selected.unknown:
             log.warning("parser unknown, looking at the chat template", reason=sentence)
-        return formats
+        return selected
+
+
+def _parsers(selected: Selection) -> dict[str, str]:
+    """For the log: what was chosen is seen nowhere else until a call is in the content."""
+    return {"tool_parser": str(selected.tools), "reasoning_parser": str(selected.reasoning)}
 
 
 def _serves(model: ServedModel, card: ModelCard) -> bool:

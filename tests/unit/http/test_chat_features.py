@@ -384,5 +384,8 @@ def test_parsers_follow_what_the_engines_report() -> None:
         while edge.models.current.formats.tools != TOOL_PARSERS["hermes"]:
             await asyncio.sleep(0.001)
         assert edge.models.current.formats.thinking is None
+        model = (await edge.client.get("/engines")).json()["model"]
+        assert model["tool_parser"] == {"name": "hermes", "by": "engine"}
+        assert model["reasoning_parser"] == {"name": None, "by": None}
 
     run(scenario)

@@ -7,7 +7,7 @@ from enginehouse.core.output.families.hermes import HERMES
 from enginehouse.core.output.families.thinking import THINK
 from enginehouse.core.output.family import Family
 from enginehouse.core.output.registry import AUTO, NONE, REASONING, TOOLS
-from enginehouse.core.output.selection import FormatSettings, format_problems, select
+from enginehouse.core.output.selection import FormatSettings, Parser, format_problems, select
 
 TEMPLATE = (
     '{% if tools %}<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>{% endif %}'
@@ -34,20 +34,22 @@ def test_the_operators_word_counts_then_the_engines_then_the_template(
     tools: str | None,
     thinking: str | None,
 ) -> None:
-    found, unknown = select(FormatSettings(*told), *reported, template)
+    selected = select(FormatSettings(*told), *reported, template)
+    found, unknown = selected.formats, selected.unknown
     assert found.tools == (TOOLS[tools] if tools else None)
     assert found.thinking == (REASONING[thinking] if thinking else None)
     assert unknown == ()
 
 
 def test_a_name_that_nobody_knows_is_told_and_the_template_looked_at() -> None:
-    found, unknown = select(FormatSettings(), "brand_new", "newer", TEMPLATE)
-    assert found.tools == TOOLS["hermes"]
-    assert unknown == (
+    selected = select(FormatSettings(), "brand_new", "newer", TEMPLATE)
+    assert selected.formats.tools == TOOLS["hermes"]
+    assert selected.tools == Parser("hermes", "template")
+    assert selected.unknown == (
         "the engines' tool parser 'brand_new' is not known here",
         "the engines' reasoning parser 'newer' is not known here",
     )
-    assert select(FormatSettings("glm45", "qwen3"), "brand_new", "newer", TEMPLATE)[1] == ()
+    assert select(FormatSettings("glm45", "qwen3"), "brand_new", "newer", TEMPLATE).unknown == ()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,34 @@ def test_a_name_that_nobody_knows_is_told_and_the_template_looked_at() -> None:
 def test_a_format_of_whole_answers_does_not_override_the_operator(
     told: tuple[str, str], reported: tuple[str | None, str | None], template: str | None, expected: Family
 ) -> None:
-    assert select(FormatSettings(*told), *reported, template) == (expected, ())
+    selected = select(FormatSettings(*told), *reported, template)
+    assert (selected.formats, selected.unknown) == (expected, ())
+
+
+@pytest.mark.parametrize(
+    ("told", "reported", "template", "tools", "reasoning"),
+    [
+        ((AUTO, AUTO), (None, None), None, "none", "none"),
+        ((NONE, NONE), ("hermes", "qwen3"), TEMPLATE, "none (by flag)", "none (by flag)"),
+        (("glm45", AUTO), ("hermes", "qwen3"), TEMPLATE, "glm45 (by flag)", "qwen3 (by engine)"),
+        ((AUTO, AUTO), (None, "qwen3"), TEMPLATE, "hermes (by template)", "qwen3 (by engine)"),
+        ((AUTO, AUTO), (None, None), TEMPLATE, "hermes (by template)", "qwen3 (by template)"),
+        # One that reads all of an answer is told for both.
+        ((AUTO, AUTO), ("openai", "qwen3"), None, "openai (by engine)", "openai (by engine)"),
+        ((AUTO, AUTO), ("hermes", "openai_gptoss"), None, "openai_gptoss (by engine)", "openai_gptoss (by engine)"),
+        (("openai", AUTO), (None, "qwen3"), None, "openai (by flag)", "openai (by flag)"),
+        (("openai", NONE), (None, "qwen3"), None, "openai (by flag)", "none (by flag)"),
+        ((NONE, AUTO), (None, "openai_gptoss"), None, "none (by flag)", "openai_gptoss (by engine)"),
+        (("hermes", AUTO), (None, "openai_gptoss"), None, "hermes (by flag)", "none (by flag)"),
+    ],
+)
+def test_what_was_chosen_is_told_with_who_has_named_it(
+    told: tuple[str, str], reported: tuple[str | None, str | None], template: str | None, tools: str, reasoning: str
+) -> None:
+    selected = select(FormatSettings(*told), *reported, template)
+    assert (str(selected.tools), str(selected.reasoning)) == (tools, reasoning)
+    for parser, formats in ((selected.tools, selected.formats.tools), (selected.reasoning, selected.formats.thinking)):
+        assert (parser.name is None) == (formats is None) or selected.formats.whole is not None
 
 
 @pytest.mark.parametrize(
