@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
 
 from enginehouse.domain.engine import ProtocolName
 from tests.e2e.support import Engine, Front
@@ -77,6 +78,29 @@ def test_o5_calls_with_thinking_and_content_before_them(client: OpenAI, stream: 
     assert answer.usage is not None
     assert answer.usage.completion_tokens_details is not None
     assert answer.usage.completion_tokens_details.reasoning_tokens
+
+
+class Town(BaseModel):
+    """What an answer is parsed as."""
+
+    city: str
+    size: int
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # the client's own models are at odds there
+@pytest.mark.parametrize("dumped", [False, True])
+def test_o5_answers_go_back_as_the_client_has_them(client: OpenAI, dumped: bool) -> None:
+    """With the fields that it adds when it parses, and null for all that it knows besides."""
+    town: Any = {"messages": [{"role": "user", "content": "object"}], "response_format": Town}
+    tools: Any = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+    calls: Any = {"messages": [{"role": "user", "content": "both please"}], "tools": tools}
+    for asked in (town, calls):
+        message = client.chat.completions.parse(model="mock", **asked).choices[0].message
+        assert (message.parsed is not None) == (asked is town)
+        back: Any = message.model_dump() if dumped else message
+        results: Any = [{"role": "tool", "tool_call_id": one.id, "content": "3"} for one in message.tool_calls or ()]
+        history = [*asked["messages"], back, *results, {"role": "user", "content": "think"}]
+        assert client.chat.completions.create(model="mock", messages=history).choices[0].message.content
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -17,8 +17,8 @@ _KNOWN: Final = frozenset(
 )
 _ECHOED: Final = frozenset({"annotations", "audio", "function_call", "refusal"})
 """Fields of answers that clients send back with the history. Empty ones are dropped."""
-_DROPPED: Final = frozenset({"annotations", "provider_specific_fields"})
-"""The same, of which templates know nothing: LiteLLM's clients send the second."""
+_DROPPED: Final = frozenset({"annotations", "parsed", "provider_specific_fields"})
+"""The same, of which templates know nothing: what OpenAI's client has parsed of the content; a field of LiteLLM's."""
 _TYPES: Final = ("message", "text")
 """What clients also say that a message is: lm-eval says `text` of each."""
 

@@ -46,7 +46,7 @@ def test_an_answer_can_be_sent_back_as_it_came() -> None:
 
 
 def test_what_client_libraries_add_to_messages_is_no_fault_of_theirs() -> None:
-    for more in ({"type": "text"}, {"type": "message"}, {"provider_specific_fields": {"a": [1]}}):
+    for more in ({"type": "text"}, {"type": "message"}, {"provider_specific_fields": {"a": [1]}}, {"parsed": {}}):
         assert read_messages([HELLO | more]) == (HELLO,)
     with pytest.raises(InvalidRequest) as refused:
         read_messages([HELLO | {"type": "image"}])
