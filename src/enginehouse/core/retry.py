@@ -15,7 +15,7 @@ def may_retry(error: EngineError, *, sent: bool, attempts: int, max_attempts: in
 
     sent: text of this answer is with the client or on its way; it cannot be taken back, so nothing is repeated. A
     request that may have been processed is repeated all the same: generation has no side effect that a client sees.
-    unheld: attempts that ended with ConstraintFailed, this one included.
+    unheld: attempts that failed as one does whose constraint cannot be compiled, this one included.
     """
     if isinstance(error, ConstraintFailed) and unheld >= MOST_UNHELD:
         return False

@@ -191,8 +191,8 @@ class EngineFailed(EngineError):
 
 
 class ConstraintFailed(EngineFailed):
-    """It failed a request before the answer began, and had to hold that answer to a constraint. Most likely it cannot
-    compile it, and no engine can. Nothing speaks against the engine."""
+    """It failed a request whose answer it had to hold to a constraint, at once or as another one did. Most likely it
+    cannot compile it, and no engine can. Nothing speaks against the engine."""
 
     status = 400
     type = "invalid_request_error"

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from enginehouse.core.constrained import told
+from enginehouse.core.constrained import told, unheld
 from enginehouse.core.kv.knowledge import Knowledge
 from enginehouse.core.kv.prompt import KvPrompt
 from enginehouse.core.membership.roles import Topology
@@ -22,7 +22,7 @@ from enginehouse.core.routing.handover_settings import HandoverSettings
 from enginehouse.core.routing.ledger import Ledger
 from enginehouse.core.routing.pairs import Busy, NoPrefill, PairDecision
 from enginehouse.core.routing.policy import AllExcluded, AllFull, RoutingSettings
-from enginehouse.domain.errors import ConstraintFailed, EngineError, ModelNotFound
+from enginehouse.domain.errors import EngineError, ModelNotFound
 from enginehouse.domain.kv import namespace
 from enginehouse.domain.stream import Embedding
 from enginehouse.ports import RequestMeter
@@ -149,15 +149,16 @@ class Generator:
                 await work.run(prompt, meter)
                 if work.attempt.bug is not None:
                     raise work.attempt.bug
-                error = work.attempt.error
-                if error is not None:
-                    error = told(error, request.constraint_field, begun=work.attempt.tokens > 0)
-                if not isinstance(error, ConstraintFailed):
+                error, field = work.attempt.error, request.constraint_field
+                if unheld(error, field):
+                    tried.unheld += 1
+                else:
                     work.report()
                 if error is None:
                     return work, Outcome(work.engine, tried.attempts, choice, work.attempt.tokens)
                 self._exclude(sought, work.blamed(), tried)
-                self._failed(work, error, tried, meter)
+                tried.error = told(error, field, tokens=work.attempt.tokens, engines=tried.unheld)
+                self._failed(work, tried.error, tried, meter)
                 since = loop.time()
         finally:
             self._waiting.passed(tried)
@@ -217,8 +218,6 @@ class Generator:
 
     def _failed(self, work: Work, error: EngineError, tried: Tried, meter: RequestMeter) -> None:
         """Raises the error, unless the request may be tried again."""
-        tried.error = error
-        tried.unheld += isinstance(error, ConstraintFailed)
         code, part = error.code or type(error).__name__, work.failed_part
         if part is not None:
             meter.leg_failed(part, code)

@@ -35,7 +35,7 @@ class Tried:
     """Id and incarnation of engines that failed it."""
     attempts: int = 0
     unheld: int = 0
-    """Attempts that ended with ConstraintFailed."""
+    """Attempts that failed, perhaps because of what the answer is held to."""
     error: EngineError | None = None
     """The last attempt's."""
     seen: int = 0

@@ -16,6 +16,7 @@ from enginehouse.domain.engine import Ability, ProtocolName
 from enginehouse.domain.request import EngineRequest, Sampling
 from enginehouse.domain.stream import Finish
 from enginehouse.service.generate import RequestSettings, TokenRequest
+from enginehouse.testing.engines import FakeCall
 from tests.unit.service.pair_world import SGLANG, VLLM
 from tests.unit.service.pair_world import Sink as PairSink
 from tests.unit.service.pair_world import World as Pairs
@@ -107,17 +108,40 @@ def test_an_engine_that_is_lost_or_broken_is_in_doubt_whatever_it_was_asked(kind
     play(scenario, limits=RequestSettings(attempts=2))
 
 
-def test_what_fails_after_its_first_token_counts_as_ever() -> None:
+async def open_call(world: World) -> FakeCall:
+    """The one that is under way, once there is one."""
+    while not (calls := [call for name in world.process for call in world.calls(name) if not call.over]):
+        await asyncio.sleep(0.001)
+    return calls[0]
+
+
+def test_a_token_that_the_constraint_has_ruled_out_is_no_beginning() -> None:
     async def scenario(world: World) -> None:
-        request = asyncio.create_task(world.generator.run(ENDLESS, Sink(), world.meter))
-        _, call = await world.call("a")
-        call.deliver([7])
+        request = asyncio.create_task(world.generator.run(ENDLESS, Sink(streamed=False), world.meter))
+        call = await open_call(world)
+        call.deliver([0])
         call.end(internal())
-        with pytest.raises(errors.EngineFailed) as caught:
+        with pytest.raises(errors.ConstraintFailed):
             await request
-        assert type(caught.value) is errors.EngineFailed
 
     play(scenario, "a")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_what_fails_midway_is_told_as_it_is_until_another_engine_fails_it_too(streamed: bool) -> None:
+    async def scenario(world: World) -> None:
+        for number in range(10):
+            request = asyncio.create_task(world.generator.run(ENDLESS, Sink(streamed=streamed), world.meter))
+            for _ in range(1 if streamed else 2):
+                call = await open_call(world)
+                call.deliver([7, 8])
+                call.end(internal())
+            with pytest.raises(errors.EngineFailed) as caught:
+                await request
+            assert isinstance(caught.value, errors.ConstraintFailed) is not streamed, number
+        assert world.fleet.counters.suspicions == 0, "a client could take engines out by constraints that fail later"
+
+    play(scenario)
 
 
 def test_what_an_engine_refuses_names_the_clients_field() -> None:
