@@ -164,6 +164,13 @@ def test_o5_a_coding_agents_first_two_requests(client: Anthropic) -> None:
     assert again.stop_reason == "end_turn"
 
 
+def test_models_are_listed_as_this_client_reads_them(client: Anthropic) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.display_name, model.type, model.max_input_tokens) == ("mock", "mock", "model", 2048)
+    assert client.models.retrieve("mock") == model
+    assert model.created_at.year > 2000
+
+
 def test_o5_the_clients_own_runner_of_tools(client: Anthropic) -> None:
     """It begins with a thread, which servers keep; told that there are none here, it sends everything each time."""
 

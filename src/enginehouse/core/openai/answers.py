@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -124,10 +125,13 @@ def model_body(model: ModelEntry) -> bytes:
 
 def models_list(models: Iterable[ModelEntry]) -> bytes:
     """Body of `/v1/models`."""
-    return msgspec.json.encode({"object": "list", "data": [_model(model) for model in models]})
+    data = [_model(model) for model in models]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+    return msgspec.json.encode({"object": "list", "data": data, "has_more": False, **ends})
 
 
 def _model(model: ModelEntry) -> dict[str, Any]:
+    """For Anthropic's clients too, which ask on the same path and read other members."""
     return {
         "id": model.name,
         "object": "model",
@@ -136,6 +140,11 @@ def _model(model: ModelEntry) -> dict[str, Any]:
         "root": model.root or model.name,
         "parent": model.parent,
         "max_model_len": model.context_length,
+        "type": "model",
+        "display_name": model.name,
+        "created_at": datetime.fromtimestamp(model.created, UTC),
+        "lifecycle": "active",
+        "max_input_tokens": model.context_length,
     }
 
 

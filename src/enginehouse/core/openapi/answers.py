@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -190,6 +191,11 @@ class Model(_Answer):
     root: str
     parent: str | None
     max_model_len: int | None
+    type: Literal["model"]
+    display_name: str
+    created_at: datetime
+    lifecycle: Literal["active"]
+    max_input_tokens: int | None
 
 
 class Models(_Answer):
@@ -197,6 +203,9 @@ class Models(_Answer):
 
     object: Literal["list"]
     data: list[Model]
+    has_more: Literal[False]
+    first_id: str | None
+    last_id: str | None
 
 
 class Tokens(_Answer):
