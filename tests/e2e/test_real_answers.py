@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import validate
-from openai import BadRequestError, OpenAI
+from openai import APIError, BadRequestError, OpenAI
 
 from enginehouse.adapters.engines.engine import Engine
 from tests.contract.engine_peers import VLLM_CPU, Server, serve
@@ -139,26 +139,38 @@ ENDLESS = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"anyOf
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "stream"),
+    ("field", "value"),
     [
-        ("guided_grammar", "root ::= root", False),
-        ("guided_grammar", "root ::= root", True),
-        ("guided_regex", r"[^\s\S]", False),
-        ("guided_regex", r"[^\s\S]", True),
-        ("guided_regex", r"abc[^\s\S]", False),  # fails midway
-        ("response_format", ENDLESS, False),
+        ("guided_grammar", "root ::= root"),
+        ("guided_regex", r"[^\s\S]"),
+        ("guided_regex", r"abc[^\s\S]"),  # fails midway
+        ("response_format", ENDLESS),
     ],
 )
 def test_a_constraint_that_it_fails_is_the_clients_fault(
-    client: OpenAI, running: Front, field: str, value: Any, stream: bool
+    client: OpenAI, running: Front, field: str, value: Any
 ) -> None:
     for _ in range(5):
         with pytest.raises(BadRequestError) as caught:
-            chat(client, max_tokens=30, stream=stream, extra_body={field: value})
+            chat(client, max_tokens=30, extra_body={field: value})
         assert caught.value.param is not None
         assert caught.value.param.startswith(field)
-    assert [row["state"] for row in running.page()["engines"]] == ["serving", "serving"]
-    assert "suspect" not in running.child.output
+    assert in_service(running)
+
+
+def test_a_stream_whose_constraint_it_fails_ends_with_an_error_that_names_it(client: OpenAI, running: Front) -> None:
+    """It sends a token with its failure: the stream has begun."""
+    for _ in range(5):
+        with pytest.raises(APIError) as caught:
+            list(chat(client, max_tokens=30, stream=True, extra_body={"guided_grammar": "root ::= root"}))
+        assert (caught.value.param, caught.value.code) == ("guided_grammar", "invalid_constraint")
+    assert in_service(running)
+
+
+def in_service(running: Front) -> bool:
+    """All of its engines are, and were."""
+    states = [row["state"] for row in running.page()["engines"]]
+    return states == ["serving", "serving"] and "suspect" not in running.child.output
 
 
 def test_a_constraint_that_it_rejects_names_the_field(client: OpenAI) -> None:
