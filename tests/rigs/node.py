@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 
 from wheels import cache_dir
 
@@ -51,7 +52,9 @@ def fetch() -> None:
     with tempfile.TemporaryDirectory(dir=package().parent) as tmp:
         there = pathlib.Path(tmp)
         pack = [*npm(), "pack", f"openai@{VERSION}", "--silent", "--pack-destination", tmp]
-        subprocess.run(pack, cwd=tmp, stdout=subprocess.DEVNULL, check=True)
+        if subprocess.run(pack, cwd=tmp, stdout=subprocess.DEVNULL, check=False).returncode:
+            time.sleep(10)  # a registry may be away for a moment
+            subprocess.run(pack, cwd=tmp, stdout=subprocess.DEVNULL, check=True)
         (archive,) = there.glob("*.tgz")
         found = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if found != SHA512:
