@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from structlog.testing import capture_logs
 
 from enginehouse.core.output.registry import TOOLS as TOOL_PARSERS
 from enginehouse.core.output.selection import FormatSettings
@@ -388,4 +389,7 @@ def test_parsers_follow_what_the_engines_report() -> None:
         assert model["tool_parser"] == {"name": "hermes", "by": "engine"}
         assert model["reasoning_parser"] == {"name": None, "by": None}
 
-    run(scenario)
+    with capture_logs() as lines:
+        run(scenario)
+    told = {line["event"]: (line["tool_parser"], line["reasoning_parser"]) for line in lines if "tool_parser" in line}
+    assert told == {"model ready": ("none", "none"), "parsers changed": ("hermes (by engine)", "none")}
