@@ -133,7 +133,7 @@ def test_o5_an_agent_calls_a_tool_and_goes_on_with_what_came_of_it(ask: Ask) -> 
 
 
 def test_o5_a_coding_agents_first_two_requests(client: Anthropic) -> None:
-    """With all that Claude Code says besides, in the order and the pieces that it comes in."""
+    """With all that coding agents say besides, in the order and the pieces that it comes in."""
     cached = {"type": "ephemeral", "ttl": "1h"}
     body: dict[str, Any] = {
         "model": "mock",
