@@ -71,6 +71,11 @@ class Reader:
         """From here on remember what is read, behind this text."""
         self._record = [text]
 
+    def give_up(self, mark: str) -> None:
+        """What was read up to this mark, which begins something new, is none of what it looked like: it is text."""
+        text, self._record = "".join(self._record or ()), [mark]
+        self.say(text[: len(text) - len(mark)])
+
     def recorded(self) -> str:
         """What was read since then and is in no call. It is not remembered any longer."""
         record, self._record = self._record, None

@@ -78,7 +78,8 @@ BRACED = f'{{"a": "}}{CALL_END}{END}"}}'
         (V31, f"{BEGIN}{CALL}look{CALL_END}{END}", [Content(f"{BEGIN}{CALL}look{CALL_END}{END}")]),
         (V3, BEGIN + v31("look", "{}") + END, [Content(BEGIN + v31("look", "{}") + END)]),
         (V31, BEGIN + LOOK + v31("add", "no") + END, [ONE, Content(v31("add", "no") + END)]),
-        (V31, BEGIN + v31("add", "no") + LOOK + END, [ONE]),
+        (V31, BEGIN + v31("add", "no") + LOOK + END, [Content(BEGIN + v31("add", "no")), ONE]),
+        (V31, v31("add", "no") + LOOK, [Content(v31("add", "no")), ONE]),
         (V31, f"{BEGIN}{CALL}look{END}!", [Content(f"{BEGIN}{CALL}look{END}!")]),
         # Thinking before it, ended or not.
         (V31, f"<think>Hm.</think>{BEGIN}{LOOK}{END}", [Reasoning("Hm."), ONE]),
@@ -120,6 +121,7 @@ def test_o5_markup(inside: str, arguments: str, form: str) -> None:
 
 
 A = parameter("a", "x")
+UNCLOSED = A.removesuffix(f"</{DSML}parameter>")
 AX = ToolCall("look", '{"a": "x"}')
 
 
@@ -138,6 +140,7 @@ AX = ToolCall("look", '{"a": "x"}')
         (f"{OPEN}{invoke('look', A)}", [AX]),
         (f'{OPEN}<{DSML}invoke name="look">{A}{SHUT}', [AX]),
         (f'{OPEN}<{DSML}invoke name="look">{A}{invoke("add")}{SHUT}', [AX, ADDED]),
+        (f"{OPEN}{invoke('look', UNCLOSED)}{invoke('add')}{SHUT}", [AX, ADDED]),
         (OPEN + SHUT, []),
         # What is no call is text.
         (f"{OPEN}look{SHUT}", [Content(f"{OPEN}look{SHUT}")]),
@@ -149,7 +152,7 @@ AX = ToolCall("look", '{"a": "x"}')
         (f"{OPEN}{invoke('look', A + '{}')}{SHUT}", [Content(f"{OPEN}{invoke('look', A + '{}')}{SHUT}")]),
         (f'{OPEN}<{DSML}invoke nam="look">{A}{SHUT}', [Content(f'{OPEN}<{DSML}invoke nam="look">{A}{SHUT}')]),
         (f"{OPEN}{invoke('look', A)}{invoke('add', '?')}{SHUT}", [AX, Content(f"{invoke('add', '?')}{SHUT}")]),
-        (f"{OPEN}{invoke('add', '?')}{invoke('look', A)}{SHUT}", [AX]),
+        (f"{OPEN}{invoke('add', '?')}{invoke('look', A)}{SHUT}", [Content(f"{OPEN}{invoke('add', '?')}\n"), AX]),
         (f"The mark <{DSML}tools> is none.", [Content(f"The mark <{DSML}tools> is none.")]),
     ],
 )

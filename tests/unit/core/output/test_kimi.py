@@ -51,7 +51,7 @@ ADDED = ToolCall("add", "{}", "functions.add:1")
         (CALL, []),
         (BEGIN + LOOK.removesuffix(CALL_END) + END, [ONE]),
         (BEGIN + k2("look:0", "{a}") + END, [Content(BEGIN + k2("look:0", "{a}") + END)]),
-        (BEGIN + k2("look:0", "{a}") + ADD + END, [ADDED]),
+        (BEGIN + k2("look:0", "{a}") + ADD + END, [Content(BEGIN + k2("look:0", "{a}")), ADDED]),
         (f"Hm.\n</think>\n{BEGIN}{LOOK}{END}", [Reasoning("Hm."), ONE]),
         (f"Hm.{BEGIN}{LOOK}{END}", [Reasoning("Hm."), ONE]),
         (f"Hm.{BEGIN}{LOOK}{END}</think>So.", [Reasoning("Hm."), ONE, Content("So.")]),
@@ -117,6 +117,7 @@ NAMELESS = opened("argument x") + ENDS
         (ANSWERS, tools(k3("look", NAMELESS)), [Content(tools(k3("look", NAMELESS)))]),
         (ANSWERS, tools(opened("call x") + closed("call")), [Content(tools(opened("call x") + closed("call")))]),
         (ANSWERS, tools(k3("look", A), k3("add", "x")), [AX, Content(k3("add", "x") + closed("tools"))]),
+        (ANSWERS, tools(k3("add", "x"), k3("look", A)), [Content(opened("tools") + k3("add", "x")), AX]),
         (ANSWERS, tools(k3("look", A) + "x"), [AX, Content("x" + closed("tools"))]),
     ],
 )

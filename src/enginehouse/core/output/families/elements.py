@@ -32,19 +32,22 @@ class Elements:
     ) -> None:
         """Marks, opening ones up to their attributes. `named` has a call's name from its attributes, `typed` an
         argument's name and JSON text from its attributes and bare value."""
-        self._call, self._argument, self._block_end = call, argument, block_end
+        self._call, self._call_end, self._argument, self._block_end = call, call_end, argument, block_end
         self._named, self._typed = named, typed
         self._calls = Marks(call, block_end)
         self._arguments = Marks(argument, call_end, call, block_end)
-        self._tag_end, self._value_end = Marks(tag_end), Marks(argument_end)
+        self._tag_end, self._value_end = Marks(tag_end), Marks(argument_end, call_end)
 
     def __call__(self, reader: Reader, mark: str, given: ParserInput) -> Reading[bool]:
-        good = True
+        good, broken = True, False
         while True:
             between, at = yield from reader.take(self._calls)
             good = good and not between.strip()
             while at == self._call:
+                if broken:
+                    reader.give_up(at)
                 good, at = yield from self._read_call(reader)
+                broken = not good
             if at is None or at == self._block_end:
                 return good
 
@@ -83,7 +86,9 @@ class Elements:
             if end is None:
                 return "", None
             space = yield from reader.space()
-            after = yield from reader.next_is(*self._arguments.all)
-            if after is not None:
+            if end == self._call_end:  # a model may forget the mark behind its last value
+                if (yield from reader.ahead(self._call)) is not None:
+                    return "".join(parts), end
+            elif (after := (yield from reader.next_is(*self._arguments.all))) is not None:
                 return "".join(parts), after
             parts += end, space

@@ -40,13 +40,16 @@ class Section:
         """What stands between calls is no text for the reader, unless there are no calls at all."""
         if mark == self._call:
             return (yield from self._read_alone(reader))
-        called, good = False, True
+        called = broken = False
+        good = True
         while True:
             between, at = yield from reader.take(self._to_call)
             good = good and (not between.strip() or (called and at is not None))
             while at == self._call:
+                if broken:
+                    reader.give_up(at)
                 good, at = yield from self._read_call(reader)
-                called = True
+                called, broken = True, not good
             if at is None or at in self._ends:
                 return good
 
@@ -55,6 +58,8 @@ class Section:
         at: str | None = self._call
         good, space = True, ""
         while at == self._call:
+            if not good:
+                reader.give_up(at)
             good, at = yield from self._read_call(reader)
             if at not in (self._call, *self._ends):
                 space = yield from reader.space()
