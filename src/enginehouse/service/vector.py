@@ -10,16 +10,17 @@ from enginehouse.core.routing.candidate import Prompt
 from enginehouse.core.routing.decision import Decision
 from enginehouse.domain.errors import EngineError
 from enginehouse.domain.stream import Delta, Embedding
-from enginehouse.ports import Call, LegName, RequestMeter
+from enginehouse.ports import Call, RequestMeter
 from enginehouse.service.attempt import Attempt
 from enginehouse.service.leg import Leg
 from enginehouse.service.request import RequestSettings, TokenRequest
+from enginehouse.service.single import Single
 
 
-class Vector:
+class Vector(Single):
     """A Work whose result is `found`."""
 
-    __slots__ = ("_leg", "_limits", "_request", "attempt", "choice", "found")
+    __slots__ = ("_limits", "_request", "found")
 
     def __init__(
         self,
@@ -30,22 +31,10 @@ class Vector:
         limits: RequestSettings,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._leg = leg
+        super().__init__(choice, leg, Attempt(_Nowhere(), loop, elsewhere))
         self._limits = limits
         self._request = request
-        self.choice = choice
-        self.attempt = Attempt(_Nowhere(), loop, elsewhere)
         self.found: Embedding | None = None
-
-    @property
-    def engine(self) -> str:
-        return self._leg.member.name
-
-    def hold(self) -> Leg | None:
-        return None if self._leg.hold(self.attempt.cut, self.attempt.forsake) else self._leg
-
-    def tell(self, meter: RequestMeter) -> None:
-        meter.decided(self._leg.decision.rule, self._leg.decision.predicted)
 
     async def run(self, prompt: Prompt | None, meter: RequestMeter) -> None:
         tokens = len(self._request.token_ids)
@@ -72,20 +61,6 @@ class Vector:
             attempt.fail_by(bug)
         else:
             attempt.on_end(None)
-
-    def report(self) -> None:
-        error = self.attempt.error
-        if error is None:
-            self._leg.succeeded()
-        else:
-            self._leg.failed(error)
-
-    def blamed(self) -> tuple[Leg, ...]:
-        return (self._leg,)
-
-    @property
-    def failed_part(self) -> LegName | None:
-        return None
 
 
 class _Nowhere:

@@ -9,17 +9,18 @@ from collections.abc import Callable
 from enginehouse.core.routing.candidate import Prompt
 from enginehouse.domain.errors import EngineTimeout
 from enginehouse.domain.request import EngineRequest
-from enginehouse.ports import LegName, RequestMeter
+from enginehouse.ports import RequestMeter
 from enginehouse.service.attempt import Answer, Attempt, WatchedCall
 from enginehouse.service.leg import Leg
 from enginehouse.service.request import Choice, RequestSettings, TokenRequest
+from enginehouse.service.single import Single
 from enginehouse.service.watchdog import Watchdog
 
 
-class Whole:
-    """A Work with one leg."""
+class Whole(Single):
+    """A Work that brings tokens."""
 
-    __slots__ = ("_leg", "_limits", "_loop", "_request", "attempt", "choice")
+    __slots__ = ("_limits", "_loop", "_request")
 
     def __init__(
         self,
@@ -31,22 +32,10 @@ class Whole:
         limits: RequestSettings,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._leg = leg
+        super().__init__(choice, leg, Attempt(answer, loop, elsewhere))
         self._limits = limits
         self._loop = loop
         self._request = request
-        self.choice = choice
-        self.attempt = Attempt(answer, loop, elsewhere)
-
-    @property
-    def engine(self) -> str:
-        return self._leg.member.name
-
-    def hold(self) -> Leg | None:
-        return None if self._leg.hold(self.attempt.cut, self.attempt.forsake) else self._leg
-
-    def tell(self, meter: RequestMeter) -> None:
-        meter.decided(self._leg.decision.rule, self._leg.decision.predicted)
 
     async def run(self, prompt: Prompt | None, meter: RequestMeter) -> None:
         leg, attempt, loop, limits = self._leg, self.attempt, self._loop, self._limits
@@ -71,17 +60,3 @@ class Whole:
         finally:
             watchdog.stop()
             leg.settle(attempt.cached, linger=attempt.finished)
-
-    def report(self) -> None:
-        error = self.attempt.error
-        if error is None:
-            self._leg.succeeded()
-        else:
-            self._leg.failed(error)
-
-    def blamed(self) -> tuple[Leg, ...]:
-        return (self._leg,)
-
-    @property
-    def failed_part(self) -> LegName | None:
-        return None
