@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import ROOT, Child, running
+from tests.support import ROOT, Start, starter
 
 _MISSING = pytest.StashKey[dict[str, str]]()
 _SETUP = ROOT / "tests" / "rigs" / "setup"
@@ -67,15 +65,8 @@ def _rigs(item: pytest.Item) -> set[str]:
     return {str(name) for mark in item.iter_markers("rig") for name in mark.args}
 
 
-Start = Callable[..., Child]
-
-
 @pytest.fixture
 def start() -> Iterator[Start]:
     """start(command, env=…) -> Child: programs that end with the test."""
-    with ExitStack() as stack:
-
-        def run(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> Child:
-            return stack.enter_context(running(command, env=env))
-
+    with starter() as run:
         yield run

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,20 @@ def running(command: Sequence[str | Path], *, env: Mapping[str, str] | None = No
         yield child
     finally:
         child.end()
+
+
+Start = Callable[..., Child]
+
+
+@contextmanager
+def starter() -> Iterator[Start]:
+    """start(command, env=…) -> Child: programs that end with a with block."""
+    with ExitStack() as stack:
+
+        def run(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> Child:
+            return stack.enter_context(running(command, env=env))
+
+        yield run
 
 
 class Answers(BaseHTTPRequestHandler):

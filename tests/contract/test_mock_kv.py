@@ -21,9 +21,8 @@ from enginehouse._proto import vllm_native_pb2 as n
 from enginehouse.domain.engine import ProtocolName
 from enginehouse.mock import MockEngine, MockSettings
 from enginehouse.mock.kv.news import Cleared, Stored
-from tests.conftest import Start
 from tests.contract.test_mock import ALL, CONTROL, PROMPT, REQUESTS, Peer, S, peer, status
-from tests.support import PYTHON, free_ports, port_open
+from tests.support import PYTHON, Start, free_ports, port_open
 from tests.unit.adapters.engines.doubles import golden
 
 SUBSCRIBE = "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents"

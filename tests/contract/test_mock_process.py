@@ -14,8 +14,7 @@ import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2 as a
 
 from enginehouse._proto import grpc_health_pb2 as health
-from tests.conftest import Start
-from tests.support import PYTHON, Child, free_port, json_lines, port_open, until
+from tests.support import PYTHON, Child, Start, free_port, json_lines, port_open, until
 
 GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 

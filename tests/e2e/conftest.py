@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Start
 from tests.e2e.fleets import FileFleet, Fleet, PodFleet
 from tests.e2e.kube import Cluster, api_server
 from tests.e2e.support import Engine, Front, Stream
+from tests.support import Start
 
 MakeEngine = Callable[..., Engine]
 MakeFront = Callable[..., Front]

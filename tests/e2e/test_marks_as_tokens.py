@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from openai import OpenAI
 from enginehouse.domain.engine import ProtocolName
 from enginehouse.mock.vocabulary import BUNDLED
 from tests.e2e.support import Engine, Front
-from tests.support import Child, running
+from tests.support import starter
 
 pytestmark = pytest.mark.e2e
 
@@ -39,11 +38,7 @@ def marked(folder: Path) -> Path:
 
 @pytest.fixture(scope="module", params=list(ProtocolName))
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    with ExitStack() as stack:
-
-        def start(command: Sequence[str]) -> Child:
-            return stack.enter_context(running(command))
-
+    with starter() as start:
         base = tmp_path_factory.mktemp("marked")
         options = {"protocol": request.param.value, "model_path": marked(base / "model"), "tokens_per_second": 0}
         one = Engine(start, base, "a", **options, say_to=json.dumps(SAYS)).run()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from enginehouse.mock.embedding import embedding
 from tests.e2e.conftest import MakeEngine, MakeFront
 from tests.e2e.support import Engine, Front
-from tests.support import PYTHON, ROOT, Child, running
+from tests.support import PYTHON, ROOT, starter
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rig("node")]
 
@@ -40,11 +39,7 @@ def play(front: Front, scenario: str) -> Any:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A frontend on an engine that says its part."""
-    with ExitStack() as stack:
-
-        def start(command: Sequence[str]) -> Child:
-            return stack.enter_context(running(command))
-
+    with starter() as start:
         folder = tmp_path_factory.mktemp("served")
         one = Engine(start, folder, "a", tokens_per_second=0, context_length=4096, say_to=json.dumps(SAID)).run()
         yield Front(start, "--engine", one.url, "--tool-parser", "hermes", "--reasoning-parser", "qwen3")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -13,7 +12,7 @@ from openai import OpenAI
 from enginehouse.domain.engine import ProtocolName
 from tests.e2e.conftest import MakeEngine, MakeFront
 from tests.e2e.support import Engine, Front
-from tests.support import Child, running
+from tests.support import starter
 
 pytestmark = pytest.mark.e2e
 
@@ -28,11 +27,7 @@ def client_of(front: Front) -> OpenAI:
 @pytest.fixture(scope="module", params=list(ProtocolName))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A frontend on one engine of each protocol; these tests leave nothing behind in it."""
-    with ExitStack() as stack:
-
-        def start(command: Sequence[str]) -> Child:
-            return stack.enter_context(running(command))
-
+    with starter() as start:
         options = {"protocol": request.param.value, "tokens_per_second": 200, "context_length": 512, "eos_after": 20}
         one = Engine(start, tmp_path_factory.mktemp("served"), "a", **options).run()
         yield Front(start, "--engine", one.url, "--max-body-bytes", 100_000)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from pydantic import BaseModel
 
 from enginehouse.domain.engine import ProtocolName
 from tests.e2e.support import Engine, Front
-from tests.support import Child, running
+from tests.support import starter
 
 pytestmark = pytest.mark.e2e
 
@@ -36,11 +35,7 @@ TOOLS: Any = [
 @pytest.fixture(scope="module", params=list(ProtocolName))
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     """Of a frontend that reads Hermes calls and Qwen's thinking, on two engines."""
-    with ExitStack() as stack:
-
-        def start(command: Sequence[str]) -> Child:
-            return stack.enter_context(running(command))
-
+    with starter() as start:
         options = {"protocol": request.param.value, "tokens_per_second": 0, "say_to": json.dumps(SAYS)}
         engines = [Engine(start, tmp_path_factory.mktemp("served"), name, **options).run() for name in ("a", "b")]
         named = [part for one in engines for part in ("--engine", one.url)]

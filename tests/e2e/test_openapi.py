@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from enginehouse.core.openai.constraints import CONSTRAINTS
 from enginehouse.core.openapi.paths import PATHS, Path
 from tests.e2e.support import Engine, Front
-from tests.support import Child, running
+from tests.support import starter
 
 pytestmark = pytest.mark.e2e
 
@@ -39,11 +38,7 @@ BOUNDS = {"max_tokens": 6, "max_completion_tokens": 6, "max_output_tokens": 6, "
 
 
 def _fronts(folder: Any, **options: Any) -> Iterator[Front]:
-    with ExitStack() as stack:
-
-        def start(command: Sequence[str]) -> Child:
-            return stack.enter_context(running(command))
-
+    with starter() as start:
         one = Engine(start, folder, "a", tokens_per_second=0, context_length=512, **options).run()
         yield Front(start, "--engine", one.url, "--tool-parser", "hermes", "--reasoning-parser", "qwen3")
 

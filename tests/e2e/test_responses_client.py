@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -16,7 +15,7 @@ from enginehouse.domain.engine import ProtocolName
 from enginehouse.mock.embedding import embedding
 from tests.e2e.conftest import MakeEngine, MakeFront
 from tests.e2e.support import Engine, Front
-from tests.support import Child, running
+from tests.support import starter
 
 pytestmark = pytest.mark.e2e
 
@@ -53,11 +52,7 @@ def client_of(front: Front, *, strict: bool = True) -> OpenAI:
 @pytest.fixture(scope="module", params=list(ProtocolName))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A frontend on one engine of each protocol; these tests leave nothing behind in it."""
-    with ExitStack() as stack:
-
-        def start(command: Sequence[str]) -> Child:
-            return stack.enter_context(running(command))
-
+    with starter() as start:
         options = {"protocol": request.param.value, "tokens_per_second": 0, "context_length": 2048}
         one = Engine(start, tmp_path_factory.mktemp("served"), "a", say_to=json.dumps(SAID), **options).run()
         yield Front(start, "--engine", one.url, "--tool-parser", "hermes", "--reasoning-parser", "qwen3")
